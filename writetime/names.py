@@ -1,0 +1,155 @@
+"""Names of objects in the bucket, in one place: sortable, self-describing, made for people with `gsutil ls` and `cat`.
+
+    cdc/<cluster>/<dc>/<node>/CommitLog-7-<id>.log                       a segment as a node shipped it, not yet processed
+    cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
+    schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
+    nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
+    batches/<cluster>/<number>/{manifest,result,sealed}.json              one pipeline run: frozen input, outcome, the seal
+    ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
+    quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
+    state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
+
+<node> is the node's host id. Parts that come from outside (cluster, datacenter, keyspace, table names) are percent-escaped, so
+that none can reach out of its place; `part` and `unpart` are each other's inverse. This module knows no store and does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote, unquote
+
+from writetime.errors import NotASegment
+
+_SEGMENT = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
+
+
+def part(text: str) -> str:
+    """One path part: everything but letters, digits, `_`, `-` and inner dots is percent-escaped; "" and dots alone too."""
+    escaped = quote(text, safe="")
+    if escaped.strip(".") == "":
+        escaped = escaped.replace(".", "%2E") or "%"
+    return escaped.replace("~", "%7E")
+
+
+def unpart(text: str) -> str:
+    """Inverse of `part`."""
+    return "" if text == "%" else unquote(text)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """A commit log segment's file name: descriptor version and id. Ids increase over one node's life: order by id, not by name."""
+
+    id: int
+    version: int
+
+    @classmethod
+    def parse(cls, filename: str) -> SegmentName:
+        match = _SEGMENT.fullmatch(filename)
+        if match is None:
+            raise NotASegment(
+                "not named CommitLog-<version>-<id>.log", operation="read a segment's name", obj=filename
+            )
+        return cls(id=int(match[2]), version=int(match[1]))
+
+    @property
+    def filename(self) -> str:
+        return f"CommitLog-{self.version}-{self.id}.log"
+
+    @property
+    def stem(self) -> str:
+        return f"CommitLog-{self.version}-{self.id}"
+
+    @property
+    def idx_filename(self) -> str:
+        return f"{self.stem}_cdc.idx"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeName:
+    """A node as it appears in names: cluster, datacenter, host id."""
+
+    cluster: str
+    datacenter: str
+    host_id: str
+
+    @property
+    def path(self) -> str:
+        return f"{part(self.cluster)}/{part(self.datacenter)}/{part(self.host_id)}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentRef:
+    """One node's one segment."""
+
+    node: NodeName
+    segment: SegmentName
+
+    @property
+    def incoming(self) -> str:
+        return f"cdc/{self.node.path}/{self.segment.filename}"
+
+    @property
+    def ledger(self) -> str:
+        return f"ledger/{self.node.path}/{self.segment.stem}.json"
+
+    def archived(self, sealed_at: datetime) -> str:
+        """The place in the archive; `sealed_at` (aware) is when the node finished the segment."""
+        utc = sealed_at.astimezone(UTC)
+        cluster = part(self.node.cluster)
+        node = f"{part(self.node.datacenter)}/{part(self.node.host_id)}"
+        return f"cdc_archive/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.filename}"
+
+    def quarantined(self, position: int, size: int) -> str:
+        """Stem of what is kept of a bad range; `.bin` holds the bytes, `.json` the reason."""
+        return f"quarantine/{self.node.path}/{self.segment.stem}/{position:010d}-{size}"
+
+    @classmethod
+    def from_object(cls, name: str) -> SegmentRef:
+        """The segment that an object under cdc/ or cdc_archive/ holds."""
+        pieces = name.split("/")
+        if pieces[0] == "cdc" and len(pieces) == 5:
+            cluster, datacenter, host_id, filename = pieces[1:]
+        elif pieces[0] == "cdc_archive" and len(pieces) == 7:
+            cluster, datacenter, host_id, filename = pieces[1], *pieces[4:]
+        else:
+            raise NotASegment("not where segments are kept", operation="read an object's name", obj=name)
+        node = NodeName(unpart(cluster), unpart(datacenter), unpart(host_id))
+        return cls(node, SegmentName.parse(filename))
+
+
+def incoming_prefix(cluster: str) -> str:
+    return f"cdc/{part(cluster)}/"
+
+
+def archive_hour_prefix(cluster: str, hour: datetime) -> str:
+    """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
+    utc = hour.astimezone(UTC)
+    return f"cdc_archive/{part(cluster)}/date={utc:%Y-%m-%d}/hour={utc:%H}/"
+
+
+def schema_prefix(cluster: str) -> str:
+    return f"schemas/{part(cluster)}/"
+
+
+def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
+    return f"{schema_prefix(cluster)}{taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{part(version)}.json"
+
+
+def node_facts(node: NodeName) -> str:
+    return f"nodes/{node.path}.json"
+
+
+def batches_prefix(cluster: str) -> str:
+    return f"batches/{part(cluster)}/"
+
+
+def batch_object(cluster: str, number: int, what: str) -> str:
+    """`what` is manifest, result or sealed."""
+    return f"{batches_prefix(cluster)}{number:010d}/{what}.json"
+
+
+def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> str:
+    return f"state/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}"

@@ -1,0 +1,77 @@
+"""The object store as the rest of writetime sees it: a flat name space of immutable, generation-numbered objects.
+
+One small protocol, one module a backend (`local`, `gcs`), one conformance suite over all (tests/store). Names are
+`/`-separated text without a leading slash. The semantics are those of Google Cloud Storage, the strictest that all backends can keep:
+
+* an object appears whole or not at all, and has a *generation* that changes with every write of its name;
+* `if_generation=0` means "only if there is none", any other number "only if it is still this one"; else PreconditionFailed;
+* every write is verified: the CRC32C of what was sent must equal what the store says it holds, else ChecksumMismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from writetime.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of one object: `size` in bytes, `crc32c` as unsigned int, `created` in UTC, user `metadata`."""
+
+    name: str
+    size: int
+    generation: int
+    crc32c: int
+    created: datetime
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """See the module's docstring. Errors: writetime.errors.StoreError and its children."""
+
+    url: str
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose names start with `prefix`, in order of their UTF-8 names, those after `start_after` only."""
+
+    def head(self, name: str) -> ObjectInfo | None:
+        """The object's facts, or None if there is none. Any doubt (permission, time-out) raises."""
+
+    def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes [start, end) of the object. ObjectNotFound if it, or that generation of it, is not there."""
+
+    def put(
+        self,
+        name: str,
+        data: bytes | Path,
+        *,
+        if_generation: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectInfo:
+        """Write the object whole and verified. A Path is streamed from disk in bounded memory."""
+
+    def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
+        """Copy bytes and metadata within the store; `if_generation` is the target's."""
+
+    def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        """Remove the object. ObjectNotFound if there is none, so that nobody believes in a deletion that was not."""
+
+
+def open_store(url: str) -> Store:
+    """The store behind `gs://bucket[/prefix]`, `file:///folder` or a plain folder path."""
+    if url.startswith("gs://"):
+        from writetime.store.gcs import GcsStore
+
+        return GcsStore(url)
+    if "://" in url and not url.startswith("file://"):
+        raise ConfigError(
+            "unknown kind of object store", operation="open the store", obj=url, hint="Use gs://bucket or a folder."
+        )
+    from writetime.store.local import LocalStore
+
+    return LocalStore(url.removeprefix("file://"))
