@@ -49,9 +49,7 @@ class SegmentName:
     def parse(cls, filename: str) -> SegmentName:
         match = _SEGMENT.fullmatch(filename)
         if match is None:
-            raise NotASegment(
-                "not named CommitLog-<version>-<id>.log", operation="read a segment's name", obj=filename
-            )
+            raise NotASegment("not named CommitLog-<version>-<id>.log", operation="read a segment's name", obj=filename)
         return cls(id=int(match[2]), version=int(match[1]))
 
     @property

@@ -69,9 +69,7 @@ def open_store(url: str) -> Store:
 
         return GcsStore(url)
     if "://" in url and not url.startswith("file://"):
-        raise ConfigError(
-            "unknown kind of object store", operation="open the store", obj=url, hint="Use gs://bucket or a folder."
-        )
+        raise ConfigError("unknown kind of object store", operation="open the store", obj=url, hint="Use gs://bucket or a folder.")
     from writetime.store.local import LocalStore
 
     return LocalStore(url.removeprefix("file://"))

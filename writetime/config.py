@@ -1,0 +1,186 @@
+"""One YAML per pipeline, read by the shipper, the jobs and the DAGs alike.
+
+Strategy: pydantic models describe it, reject unknown keys and explain themselves; `load` turns every complaint into one
+ConfigError that names file and key. `${NAME}` in any text is replaced from the environment, so that secrets stay out of the file;
+a variable that is not set is an error. Relative paths are meant from the file's folder. Knows no store, no service.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from writetime.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ClusterConfig(_Model):
+    """The ring that is captured."""
+
+    name: str = Field(description="Name of the cluster, as the nodes have it (cluster_name).", min_length=1)
+    datacenters: list[str] = Field(description="Datacenters whose nodes ship their segments.", min_length=1)
+
+
+class TablesConfig(_Model):
+    """Which tables are captured. Only tables with `cdc = true` (now or before) ever are."""
+
+    include: list[str] = Field(default=["*.*"], description="keyspace.table patterns; `*` stands for any text.")
+    exclude: list[str] = Field(default=[], description="Patterns taken out again.")
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _patterns_have_a_keyspace(cls, patterns: list[str]) -> list[str]:
+        for pattern in patterns:
+            if "." not in pattern:
+                raise ValueError(f"`{pattern}` is not a keyspace.table pattern; did you mean `{pattern}.*`?")
+        return patterns
+
+
+class CatalogConfig(_Model):
+    """The Iceberg catalog that the warehouse tables live in."""
+
+    name: str = Field(default="lake", description="Name of the catalog in Spark SQL.", pattern=r"[a-z][a-z0-9_]*")
+    type: Literal["jdbc"] = Field(default="jdbc", description="jdbc: any JDBC database; SQLite by default.")
+    uri: str = Field(description="JDBC URI of the catalog, such as jdbc:sqlite:/var/lib/writetime/catalog.db.")
+    warehouse: str = Field(description="Folder or bucket URL under which the tables' files lie.")
+
+
+class KafkaConfig(_Model):
+    """Where change events go."""
+
+    bootstrap_servers: str = Field(alias="bootstrap.servers", description="host:port, comma separated.")
+    topic_prefix: str = Field(alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"[A-Za-z0-9._-]+")
+    publishers: int = Field(
+        default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns its share of the keys."
+    )
+    partitions: int = Field(default=4, ge=1, description="Partitions of a topic that writetime creates.")
+    replication_factor: int = Field(
+        default=1, ge=1, alias="replication.factor", description="Replication factor of a topic that writetime creates."
+    )
+    tombstones_on_delete: bool = Field(
+        default=True, alias="tombstones.on.delete", description="A delete event is followed by a null record."
+    )
+    producer: dict[str, str | int | bool] = Field(
+        default={}, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
+    )
+
+
+class SparkConfig(_Model):
+    """How Spark is started for the jobs."""
+
+    master: str = Field(default="local[2]", description="Spark master, when the Airflow connection does not say.")
+    shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of the shuffle by key bucket.")
+    conf: dict[str, str] = Field(default={}, description="Any Spark options, passed through.")
+
+
+class NodeConfig(_Model):
+    """What the shipper has to know of its node. Only the shipper reads this part."""
+
+    cdc_raw: Path = Field(description="The node's cdc_raw_directory.")
+    host_id: str | None = Field(default=None, description="Host id; asked of the node when absent.")
+    datacenter: str | None = Field(default=None, description="Datacenter; asked of the node when absent.")
+    address: str | None = Field(default=None, description="CQL address of this very node; without it nothing is asked of the node.")
+    port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
+    username: str | None = Field(default=None, description="CQL user.")
+    password: SecretStr | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")
+    schema_file: Path | None = Field(default=None, description="A schema snapshot to ship when the node cannot be asked.")
+    state_dir: Path | None = Field(default=None, description="Where the shipper keeps its lock and notes; default: beside cdc_raw.")
+    poll_seconds: float = Field(default=5.0, gt=0, description="Pause between two looks at cdc_raw.")
+
+
+class PipelineConfig(_Model):
+    """A pipeline: one ring, one bucket, one warehouse, one topic prefix."""
+
+    pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=r"[a-z][a-z0-9_]*")]
+    cluster: ClusterConfig
+    bucket: str = Field(description="gs://bucket[/prefix] or a folder: segments, archive, state, ledger, quarantine.")
+    tables: TablesConfig = TablesConfig()
+    catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
+    kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
+    spark: SparkConfig = SparkConfig()
+    node: NodeConfig | None = Field(default=None, description="Needed by the shipper only.")
+    buckets: int = Field(default=1, ge=1, le=4096, description="State shards of a table that is new.")
+
+
+def load(path: str | Path) -> PipelineConfig:
+    """Read and validate a pipeline's YAML. ConfigError says which key of which file is wrong, and why."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", operation="read the configuration", obj=str(path)) from error
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}", operation="read the configuration", obj=str(path)) from error
+    if not isinstance(raw, dict):
+        raise ConfigError("is no mapping of keys", operation="read the configuration", obj=str(path))
+    try:
+        config = PipelineConfig.model_validate(_substitute(raw, str(path), ""))
+    except ValidationError as error:
+        raise ConfigError(_explain(error), operation="check the configuration", obj=str(path)) from error
+    return _absolute(config, path.resolve().parent)
+
+
+def example_environment(path: str | Path) -> list[str]:
+    """Names of the environment variables that the file asks for, in order of appearance."""
+    return list(dict.fromkeys(_VARIABLE.findall(Path(path).read_text(encoding="utf-8"))))
+
+
+def _substitute(value: Any, path: str, key: str) -> Any:
+    if isinstance(value, dict):
+        return {k: _substitute(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_substitute(v, path, f"{key}[{i}]") for i, v in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        found = os.environ.get(match[1])
+        if found is None:
+            raise ConfigError(
+                f"`{key}` needs the environment variable {match[1]}, which is not set",
+                operation="check the configuration",
+                obj=path,
+                hint=f"Set {match[1]}, or write the value into the file if it is no secret.",
+            )
+        return found
+
+    return _VARIABLE.sub(replace, value)
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(piece) for piece in problem["loc"]) or "the file"
+        message = "is not a known key" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        lines.append(f"`{key}`: {message}")
+    return "; ".join(lines)
+
+
+def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
+    """Resolve folders against the file's own, so that every process agrees whatever its working directory."""
+
+    def folder(text: str) -> str:
+        if "://" in text and not text.startswith("file://"):
+            return text
+        return str((base / text.removeprefix("file://")).resolve())
+
+    update: dict[str, Any] = {"bucket": folder(config.bucket)}
+    if config.catalog is not None:
+        update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
+    if config.node is not None:
+        paths = {name: getattr(config.node, name) for name in ("cdc_raw", "schema_file", "state_dir")}
+        absolute = {name: (base / path).resolve() for name, path in paths.items() if path is not None}
+        update["node"] = config.node.model_copy(update=absolute)
+    return config.model_copy(update=update)
