@@ -4,7 +4,7 @@
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
-    batches/<cluster>/<number>/{manifest,result,sealed}.json              one pipeline run: frozen input, outcome, the seal
+    batches/<cluster>/<number>/{manifest,schema,sealed,archived}.json      one pipeline run: frozen input, schema learnt, outcome
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
@@ -140,12 +140,16 @@ def node_facts(node: NodeName) -> str:
     return f"nodes/{node.path}.json"
 
 
+def nodes_prefix(cluster: str) -> str:
+    return f"nodes/{part(cluster)}/"
+
+
 def batches_prefix(cluster: str) -> str:
     return f"batches/{part(cluster)}/"
 
 
 def batch_object(cluster: str, number: int, what: str) -> str:
-    """`what` is manifest, result or sealed."""
+    """`what` is manifest, schema, sealed or archived."""
     return f"{batches_prefix(cluster)}{number:010d}/{what}.json"
 
 

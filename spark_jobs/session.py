@@ -1,0 +1,41 @@
+"""The Spark session of every job: the Iceberg catalog by configuration, workers with the driver's own interpreter.
+
+What belongs to a deployment (master, jars, memory) comes from spark-submit; what belongs to the pipeline is set here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from writetime.config import PipelineConfig
+from writetime.errors import ConfigError
+
+
+def spark_session(config: PipelineConfig, name: str) -> SparkSession:
+    """A session named `name` whose catalog `config.catalog.name` is the pipeline's Iceberg catalog."""
+    catalog = config.catalog
+    if catalog is None:
+        raise ConfigError("`catalog` is missing", operation="start Spark", hint="Say in the pipeline's YAML where the tables live.")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    prefix = f"spark.sql.catalog.{catalog.name}"
+    options = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": catalog.type,
+        f"{prefix}.uri": catalog.uri,
+        f"{prefix}.warehouse": catalog.warehouse,
+        f"{prefix}.jdbc.schema-version": "V1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+        "spark.ui.showConsoleProgress": "false",
+        **config.spark.conf,
+    }
+    builder = SparkSession.builder.appName(name)
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,126 @@
+"""State shards: what the join remembers of one key bucket of one life of a table, as a Lance dataset.
+
+Strategy: a shard is opened at the version the manifest pins, asked for the partitions a batch touches, and upserted once. One record
+per row and one *head* record per partition (partition deletion, range tombstones, static row); `state` holds the record as an
+encoded partition update, the same bytes a commit log would hold. An empty `state` says that nothing is left to remember.
+A shard has one writer: the batch that is being run. Knows no Spark; is called inside its tasks.
+
+Columns: key (unique: length-prefixed partition key, then the clustering), pk (the partition key, indexed), state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+
+from writetime.commitlog.encode import encode_update
+from writetime.commitlog.mutation import decode_mutation
+from writetime.join.partition import PartitionState
+from writetime.model import PartitionUpdate, Row
+from writetime.schema.model import Schema, Table
+
+SCHEMA = pa.schema([("key", pa.binary()), ("pk", pa.binary()), ("state", pa.binary())])
+Clustering = tuple[bytes | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a shard, as it is stored."""
+
+    key: bytes
+    pk: bytes
+    state: bytes
+
+
+def record_key(pk: bytes, clustering: Clustering | None) -> bytes:
+    """Unique name of a row's record (`clustering`) or of its partition's head (None)."""
+    head = struct.pack(">I", len(pk)) + pk
+    if clustering is None:
+        return head
+    values = b"".join(b"\x00" if value is None else b"\x01" + struct.pack(">I", len(value)) + value for value in clustering)
+    return head + b"r" + values
+
+
+def records(state: PartitionState, pk: bytes, changed: Iterable[Clustering | None], table: Table) -> Iterator[Record]:
+    """The records to upsert after a fold: `changed` names rows by their clustering, and the head as None."""
+    for clustering in changed:
+        if clustering is None:
+            yield Record(record_key(pk, None), pk, _encoded(state.head, table))
+            continue
+        row = state.rows.get(clustering)
+        update = PartitionUpdate(table_id=table.id, key=pk, rows=(row,)) if row is not None else None
+        yield Record(record_key(pk, clustering), pk, _encoded(update, table))
+
+
+def _encoded(update: PartitionUpdate | None, table: Table) -> bytes:
+    # The leading count makes it a whole mutation, so that the decoder of the log reads it as it is.
+    return b"" if update is None else b"\x01" + encode_update(update, table)
+
+
+class Shard:
+    """One shard at one version. `version` 0 = the shard does not exist yet."""
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self._dataset = lance.dataset(uri, version=version) if version else None
+
+    def partitions(self, keys: Sequence[bytes], schema: Schema) -> dict[bytes, PartitionState]:
+        """State of each of the partitions; an empty one for those the shard does not know."""
+        updates: dict[bytes, list[PartitionUpdate]] = {key: [] for key in keys}
+        if self._dataset is not None and keys:
+            wanted = ",".join(f"X'{key.hex()}'" for key in keys)
+            for batch in self._dataset.scanner(columns=["pk", "state"], filter=f"pk IN ({wanted})").to_batches():
+                for pk, state in zip(batch["pk"].to_pylist(), batch["state"].to_pylist(), strict=True):
+                    if state:
+                        updates[pk] += decode_mutation(state, schema).updates
+        return {key: _partition(found) for key, found in updates.items()}
+
+
+def _partition(updates: Iterable[PartitionUpdate]) -> PartitionState:
+    head: PartitionUpdate | None = None
+    rows: dict[Clustering, Row] = {}
+    for update in updates:
+        if update.rows:
+            row = update.rows[0]
+            rows[row.clustering or ()] = row
+        else:
+            head = update
+    return PartitionState(head=head, rows=rows)
+
+
+def upsert(uri: str, version: int, batch: int, found: Iterable[Record]) -> int:
+    """Write a batch's records into a shard that is at `version`; returns the new version.
+
+    Idempotent: a batch that was applied before has left a tag, and its version is given again. Writing the same records on top of a
+    half-done earlier attempt ends in the same content, for keys are unique and the records do not depend on the attempt.
+    """
+    tag = f"batch-{batch:010d}"
+    table = pa.Table.from_pylist([{"key": r.key, "pk": r.pk, "state": r.state} for r in found], schema=SCHEMA)
+    dataset = _existing(uri)
+    if dataset is None:
+        dataset = lance.write_dataset(table, uri, mode="create")
+        dataset.create_scalar_index("pk", "BTREE")
+    else:
+        tags = dataset.tags.list()
+        if tag in tags:
+            return int(tags[tag]["version"])
+        dataset.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(table)
+    dataset.tags.create(tag, dataset.version)
+    return int(dataset.version)
+
+
+def _existing(uri: str) -> lance.LanceDataset | None:
+    if "://" not in uri and not Path(uri).exists():
+        return None
+    try:
+        return lance.dataset(uri)
+    except (FileNotFoundError, ValueError) as error:
+        # lance says "was not found" for an absent dataset on an object store, by ValueError; anything else is a real failure.
+        if "not found" in str(error).lower():
+            return None
+        raise

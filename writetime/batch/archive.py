@@ -1,0 +1,117 @@
+"""After the seal: move what was taken in to the archive, and write every segment's ledger entry.
+
+Strategy: per segment copy, compare, note, delete, in that order, each step idempotent, so that a rerun from any point of death
+ends the same. The archive is never overwritten. A segment with problems stays where it is and is noted as quarantined.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from writetime import names
+from writetime.batch.documents import LedgerEntry, Manifest, Sealed, SegmentInput, SegmentOutcome, SegmentState
+from writetime.errors import BatchError, ChecksumMismatch, ObjectNotFound, PreconditionFailed
+from writetime.store import Store
+
+Moved = Literal["archived", "quarantined"]
+
+
+def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
+    """Archive the segments of a sealed batch. Returns what became of each object; a second call changes nothing.
+
+    ChecksumMismatch when the archive already holds other bytes under a segment's name: both are kept, a person has to look.
+    """
+    sealed = Sealed.read(store, names.batch_object(cluster, number, "sealed"))
+    if sealed is None:
+        raise BatchError(
+            "is not sealed",
+            operation="archive a batch",
+            obj=names.batch_object(cluster, number, "sealed"),
+            hint="Run the batch to its end first; clear its ingest task.",
+        )
+    done = names.batch_object(cluster, number, "archived")
+    if store.head(done):
+        return {}
+    manifest = Manifest.model_validate_json(store.read(names.batch_object(cluster, number, "manifest")))
+    outcomes = {outcome.object: outcome for outcome in sealed.segments}
+    moved: dict[str, Moved] = {}
+    if manifest.kind == "ingest":
+        moved = {segment.object: _settle(store, number, segment, outcomes[segment.object]) for segment in manifest.segments}
+    store.put(done, b"{}\n")
+    return moved
+
+
+def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
+    """A person has cleared a quarantined segment: let the next batch take it in again."""
+    ref = names.SegmentRef.from_object(object_name)
+    entry = LedgerEntry.read(store, ref.ledger)
+    if entry is None:
+        raise ObjectNotFound("the segment has no ledger entry", operation="clear a segment", obj=ref.ledger)
+    info = store.head(object_name)
+    if info is None:
+        raise ObjectNotFound("the segment is not there", operation="clear a segment", obj=object_name)
+    segment = SegmentInput.from_object(info)
+    return _note(store, segment, "retry", entry.batch, SegmentOutcome(object=object_name, frames=entry.frames), None)
+
+
+def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOutcome) -> Moved:
+    if not outcome.ok:
+        _note(store, segment, "quarantined", batch, outcome, None)
+        return "quarantined"
+    _copy(store, segment)
+    _note(store, segment, "archived", batch, outcome, segment.ref.archived(segment.sealed_at))
+    _remove_incoming(store, segment)
+    return "archived"
+
+
+def _copy(store: Store, segment: SegmentInput) -> None:
+    """Put the segment into the archive, or see that an earlier attempt has."""
+    target = segment.ref.archived(segment.sealed_at)
+    held = store.head(target)
+    if held is None:
+        try:
+            held = store.copy(segment.object, target, if_generation=0)
+        except PreconditionFailed:
+            held = store.head(target)
+    if held is None or (held.size, held.crc32c) != (segment.size, segment.crc32c):
+        raise ChecksumMismatch(
+            "the archive holds other bytes than the batch read",
+            operation="archive a segment",
+            obj=target,
+            hint=f"Compare it with {segment.object}; nothing was deleted.",
+        )
+
+
+def _remove_incoming(store: Store, segment: SegmentInput) -> None:
+    try:
+        store.delete(segment.object, if_generation=segment.generation)
+    except (ObjectNotFound, PreconditionFailed):
+        # Gone already, or replaced by somebody after it was read: a replacement belongs to the next batch.
+        return
+
+
+def _note(
+    store: Store, segment: SegmentInput, state: SegmentState, batch: int, outcome: SegmentOutcome, archived_as: str | None
+) -> LedgerEntry:
+    name = segment.ref.ledger
+    before = store.head(name)
+    old = LedgerEntry.model_validate_json(store.read(name, generation=before.generation)) if before else None
+    if old and (old.state, old.batch) == (state, batch):
+        return old
+    step = {"state": old.state, "batch": old.batch, "updated_at": old.updated_at.isoformat()} if old else None
+    entry = LedgerEntry(
+        object=segment.object,
+        state=state,
+        size=segment.size,
+        crc32c=segment.crc32c,
+        sealed_at=segment.sealed_at,
+        batch=batch,
+        frames=outcome.frames,
+        problems=outcome.problems,
+        archived_as=archived_as,
+        updated_at=datetime.now(UTC),
+        history=[*(old.history if old else []), *([step] if step else [])],
+    )
+    store.put(name, entry.to_bytes(), if_generation=before.generation if before else 0)
+    return entry

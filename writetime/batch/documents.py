@@ -1,0 +1,162 @@
+"""The JSON documents of a batch and of the ledger, as models. They say what is stored, not how it comes about.
+
+Times are ISO-8601 UTC, `now` is seconds since the Unix epoch, positions are logical segment positions in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from writetime import names
+from writetime.errors import ObjectNotFound
+from writetime.store import ObjectInfo, Store
+
+BatchKind = Literal["ingest", "replay"]
+SegmentState = Literal["archived", "quarantined", "retry"]
+
+
+class Document(BaseModel):
+    """Base: unknown keys are refused, so that a newer writer is noticed and not half understood."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def to_bytes(self) -> bytes:
+        return self.model_dump_json(indent=1).encode() + b"\n"
+
+    @classmethod
+    def read(cls, store: Store, name: str) -> Self | None:
+        """The document of that name, or None if there is none."""
+        try:
+            return cls.model_validate_json(store.read(name))
+        except ObjectNotFound:
+            return None
+
+
+class SegmentInput(Document):
+    """One segment as the manifest pins it: that generation of that object."""
+
+    object: str
+    generation: int
+    size: int
+    crc32c: int
+    sealed_at: datetime
+
+    @classmethod
+    def from_object(cls, info: ObjectInfo) -> SegmentInput:
+        """`sealed_at` is what the shipper noted: when the node finished the file; else when the object came to be."""
+        noted = info.metadata.get("sealed_at")
+        return cls(
+            object=info.name,
+            generation=info.generation,
+            size=info.size,
+            crc32c=info.crc32c,
+            sealed_at=datetime.fromisoformat(noted) if noted else info.created,
+        )
+
+    @property
+    def ref(self) -> names.SegmentRef:
+        return names.SegmentRef.from_object(self.object)
+
+
+class ShardVersions(Document):
+    """State of one table's life: generation, and the dataset version of each key bucket (0 = nothing written yet)."""
+
+    generation: int = 0
+    buckets: list[int]
+
+
+class Manifest(Document):
+    """The frozen input of a batch. `base` is the sealed batch whose schema and state versions this one starts from (0 = none)."""
+
+    number: int
+    kind: BatchKind
+    cluster: str
+    created_at: datetime
+    now: int = Field(description="Seconds since the epoch at which rows are judged live or expired.")
+    base: int
+    segments: list[SegmentInput]
+    schema_snapshots: list[str] = []
+    nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
+    interval: tuple[datetime, datetime] | None = None
+
+
+class Problem(Document):
+    """A range of a segment that could not be used, and where its bytes are kept."""
+
+    kind: str
+    position: int
+    size: int
+    message: str
+    quarantined_as: str | None = None
+
+
+class SegmentOutcome(Document):
+    """What a batch made of one segment."""
+
+    object: str
+    frames: int = 0
+    updates: int = 0
+    problems: list[Problem] = []
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class Accounting(Document):
+    """Partition updates of one table in one batch, all replicas counted. Each is counted once, in the first class that fits, in
+    this order: quarantined, not_ours, duplicate (the same bytes were seen in this batch), superseded (changed nothing), applied."""
+
+    table: str
+    updates_in: int = 0
+    applied: int = 0
+    duplicate: int = 0
+    superseded: int = 0
+    not_ours: int = 0
+    quarantined: int = 0
+    events: int = 0
+
+    @property
+    def balanced(self) -> bool:
+        return self.updates_in == self.applied + self.duplicate + self.superseded + self.not_ours + self.quarantined
+
+
+class Sealed(Document):
+    """The outcome of a batch; that this object exists is the seal."""
+
+    number: int
+    kind: BatchKind
+    sealed_at: datetime
+    segments: list[SegmentOutcome]
+    accounting: list[Accounting]
+    state: dict[str, ShardVersions] = Field(description="By table id: the state versions the next batch starts from.")
+    held: list[str] = Field(default=[], description="Objects under cdc/ that wait for a person: quarantined and not yet cleared.")
+    snapshots_applied: list[str] = []
+    events: int = 0
+
+
+class LedgerEntry(Document):
+    """What became of one segment; overwritten as it moves on, `history` keeps the way it came."""
+
+    object: str
+    state: SegmentState
+    size: int
+    crc32c: int
+    sealed_at: datetime
+    batch: int
+    frames: int = 0
+    problems: list[Problem] = []
+    archived_as: str | None = None
+    updated_at: datetime
+    history: list[dict[str, Any]] = []
+
+
+def total(accounts: Iterable[Accounting]) -> Accounting:
+    """The sum over all tables, under the name `*`."""
+    numbers = [name for name in Accounting.model_fields if name != "table"]
+    accounts = list(accounts)
+    return Accounting(table="*", **{name: sum(getattr(account, name) for account in accounts) for name in numbers})

@@ -1,0 +1,165 @@
+"""Planning: decide what the next batch takes in, and freeze it in a manifest.
+
+Strategy: an unsealed batch is always handed out again before anything new. Else the incoming segments (or, for a replay, the
+archived ones of an interval of hours) are listed and pinned by generation. The manifest is created, never overwritten, so two
+planners cannot both win. Segments that wait for a person (`held`) stay out until somebody has cleared them. Knows no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from writetime import names
+from writetime.batch.archive import archive
+from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Sealed, SegmentInput
+from writetime.errors import BatchBusy, NotASegment, PreconditionFailed
+from writetime.store import ObjectInfo, Store
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Where a cluster's batches stand: the last number given out, and the last seal."""
+
+    last: int
+    sealed: Sealed | None
+
+    @property
+    def open(self) -> bool:
+        return self.last > (self.sealed.number if self.sealed else 0)
+
+
+def history(store: Store, cluster: str) -> History:
+    """The last batch begun and the last one sealed; they differ by at most one."""
+    last = 0
+    for info in store.list(names.batches_prefix(cluster)):
+        if info.name.endswith("/manifest.json"):
+            last = max(last, int(info.name.split("/")[-2]))
+    for number in (last, last - 1):
+        if number > 0 and (sealed := read_sealed(store, cluster, number)):
+            return History(last, sealed)
+    return History(last, None)
+
+
+def read_manifest(store: Store, cluster: str, number: int) -> Manifest:
+    return Manifest.model_validate_json(store.read(names.batch_object(cluster, number, "manifest")))
+
+
+def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
+    return Sealed.read(store, names.batch_object(cluster, number, "sealed"))
+
+
+def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000) -> Manifest | None:
+    """The manifest to run next: an unsealed one again, else a new one over what has come in; None when there is nothing to do."""
+    past = history(store, cluster)
+    if past.open:
+        return read_manifest(store, cluster, past.last)
+    if past.sealed:
+        # A batch that died between seal and archive left its segments in cdc/: finish that first, or they would come in again.
+        archive(store, cluster, past.sealed.number)
+    held = _still_held(store, past.sealed)
+    segments = [SegmentInput.from_object(info) for info in _segments(store, names.incoming_prefix(cluster)) if info.name not in held]
+    # Oldest first, so that a backlog is worked off in the order in which it was written.
+    segments = sorted(segments, key=lambda s: (s.sealed_at, s.object))[:max_segments]
+    snapshots = _new_snapshots(store, cluster, past.sealed)
+    if not segments and not snapshots:
+        return None
+    return _create(store, cluster, past, "ingest", segments, snapshots, now)
+
+
+def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime) -> Manifest | None:
+    """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
+
+    BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again.
+    """
+    past = history(store, cluster)
+    interval = (start.astimezone(UTC), end.astimezone(UTC))
+    if past.open:
+        open_batch = read_manifest(store, cluster, past.last)
+        if open_batch.kind == "replay" and open_batch.interval == interval:
+            return open_batch
+        raise BatchBusy(
+            f"batch {past.last} ({open_batch.kind}) is not sealed yet",
+            operation="plan a replay",
+            obj=names.batch_object(cluster, past.last, "manifest"),
+            hint="It is finished by the next run of cdc_ingest.",
+        )
+    segments = []
+    for hour in _hours(start, end):
+        found = _segments(store, names.archive_hour_prefix(cluster, hour))
+        segments += [SegmentInput.from_object(info) for info in found]
+    if not segments:
+        return None
+    return _create(store, cluster, past, "replay", segments, [], now, interval)
+
+
+def _create(
+    store: Store,
+    cluster: str,
+    past: History,
+    kind: BatchKind,
+    segments: list[SegmentInput],
+    snapshots: list[str],
+    now: datetime,
+    interval: tuple[datetime, datetime] | None = None,
+) -> Manifest:
+    manifest = Manifest(
+        number=past.last + 1,
+        kind=kind,
+        cluster=cluster,
+        created_at=now,
+        now=int(now.timestamp()),
+        base=past.last,
+        segments=segments,
+        schema_snapshots=snapshots,
+        nodes=_nodes(store, cluster),
+        interval=interval,
+    )
+    name = names.batch_object(cluster, manifest.number, "manifest")
+    try:
+        store.put(name, manifest.to_bytes(), if_generation=0)
+    except PreconditionFailed as error:
+        raise BatchBusy(
+            "another planner has just created this batch", operation="plan a batch", obj=name, hint="Plan again: it will be handed out."
+        ) from error
+    return manifest
+
+
+def _still_held(store: Store, sealed: Sealed | None) -> set[str]:
+    """Of the segments the last seal held back, those that nobody has cleared since."""
+    return {name for name in (sealed.held if sealed else ()) if not _is_cleared(store, name)}
+
+
+def _is_cleared(store: Store, name: str) -> bool:
+    entry = LedgerEntry.read(store, names.SegmentRef.from_object(name).ledger)
+    return entry is not None and entry.state == "retry"
+
+
+def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:
+    """Objects that are named like segments; anything else in those folders is no business of a batch."""
+    for info in store.list(prefix):
+        try:
+            names.SegmentRef.from_object(info.name)
+        except NotASegment:
+            continue
+        yield info
+
+
+def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
+    known = set(sealed.snapshots_applied if sealed else ())
+    return [info.name for info in store.list(names.schema_prefix(cluster)) if info.name not in known]
+
+
+def _nodes(store: Store, cluster: str) -> dict[str, str]:
+    """Host id to address, from what the shippers said of their nodes."""
+    facts = [json.loads(store.read(info.name)) for info in store.list(names.nodes_prefix(cluster))]
+    return {fact["host_id"]: fact.get("address") or "" for fact in facts}
+
+
+def _hours(start: datetime, end: datetime) -> Iterator[datetime]:
+    hour = start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    while hour < end:
+        yield hour
+        hour += timedelta(hours=1)
