@@ -1,0 +1,156 @@
+"""A small client of Airflow's REST API (/api/v2), for demo and tests: start a run, look at it, clear a task.
+
+Speaks to loopback only; logs in with user and password and renews its token when that has expired. Returns what the API
+returns, as plain dicts: fields are those of Airflow 3's own reference.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tools.errors import ServiceError
+from tools.services.ports import LOOPBACK
+
+FINISHED = frozenset({"success", "failed"})
+"""States of a DAG run that it does not leave by itself."""
+
+
+class AirflowApi:
+    """The API of an Airflow on this machine. Every call raises ServiceError if it is refused or nobody answers."""
+
+    def __init__(self, port: int, user: str, password: str) -> None:
+        self._port = port
+        self._user = user
+        self._password = password
+        self._token: str | None = None
+
+    def health(self) -> dict[str, Any]:
+        """State of database, scheduler, triggerer and DAG processor."""
+        return self._send("GET", "/api/v2/monitor/health", None, {})
+
+    def dags(self) -> list[dict[str, Any]]:
+        """All DAGs that are known and not stale."""
+        return list(self._call("GET", "/api/v2/dags?limit=100")["dags"])
+
+    def import_errors(self) -> list[dict[str, Any]]:
+        """DAG files that could not be loaded, with `filename` and `stack_trace`."""
+        return list(self._call("GET", "/api/v2/importErrors")["import_errors"])
+
+    def pause(self, dag_id: str, paused: bool = True) -> None:
+        """Pause a DAG, or let it run."""
+        self._call("PATCH", f"/api/v2/dags/{quote(dag_id)}?update_mask=is_paused", {"is_paused": paused})
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **fields: Any) -> str:
+        """Start a run of a DAG that is not paused; returns its run id. `fields` are further ones of the request."""
+        run = self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", {"logical_date": None, "conf": dict(conf or {}), **fields})
+        return str(run["dag_run_id"])
+
+    def runs(self, dag_id: str, **filters: str | int) -> list[dict[str, Any]]:
+        """Runs of a DAG, the youngest first; `filters` are query parameters."""
+        query = urlencode({"order_by": "-run_after", "limit": 100, **filters})
+        return list(self._call("GET", f"/api/v2/dags/{quote(dag_id)}/dagRuns?{query}")["dag_runs"])
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """One run, with its `state`."""
+        return self._call("GET", self._run_path(dag_id, run_id))
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """Task instances of a run, mapped ones one by one (`task_id`, `map_index`, `state`, `try_number` …)."""
+        return list(self._call("GET", f"{self._run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"])
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+        """A value that a task left behind."""
+        path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
+        return self._call("GET", f"{path}?map_index={map_index}&deserialize=true")["value"]
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
+        """The log of one try of a task, one event per line."""
+        path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
+        content = self._call("GET", f"{path}?full_content=true&map_index={map_index}")["content"]
+        return "\n".join(_log_line(event) for event in content)
+
+    def clear(
+        self, dag_id: str, run_id: str, task_ids: Sequence[str | tuple[str, int]] | None = None, *, only_failed: bool = False
+    ) -> None:
+        """Let tasks of a run run again, with all that follow them; None means all. A mapped one is (task_id, map_index)."""
+        body: dict[str, Any] = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "only_failed": only_failed,
+            "include_downstream": True,
+            "reset_dag_runs": True,
+        }
+        if task_ids is not None:
+            body["task_ids"] = [task if isinstance(task, str) else list(task) for task in task_ids]
+        self._call("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
+
+    def wait(self, dag_id: str, run_id: str, *, seconds: float, progress: Callable[[list[dict[str, Any]]], None] | None = None) -> str:
+        """Wait until a run has finished; returns `success` or `failed`. `progress` is shown the task instances each second.
+
+        ServiceError if it takes longer than `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            state = str(self.run(dag_id, run_id)["state"])
+            if progress is not None:
+                progress(self.tasks(dag_id, run_id))
+            if state in FINISHED:
+                return state
+            if time.monotonic() > deadline:
+                raise ServiceError(
+                    f"Run {run_id} of {dag_id} is still {state} after {seconds:.0f} s. Its tasks: {self._states(dag_id, run_id)}"
+                )
+            time.sleep(1.0)
+
+    def _states(self, dag_id: str, run_id: str) -> str:
+        return ", ".join(f"{task['task_id']}={task['state']}" for task in self.tasks(dag_id, run_id))
+
+    @staticmethod
+    def _run_path(dag_id: str, run_id: str) -> str:
+        return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+    def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        if self._token is None:
+            self._token = self._log_in()
+        try:
+            return self._send(method, path, body, {"Authorization": f"Bearer {self._token}"})
+        except _TokenRefused:
+            self._token = self._log_in()
+            return self._send(method, path, body, {"Authorization": f"Bearer {self._token}"})
+
+    def _log_in(self) -> str:
+        answer = self._send("POST", "/auth/token", {"username": self._user, "password": self._password}, {})
+        return str(answer["access_token"])
+
+    def _send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=30)
+        sent = {"Accept": "application/json", **headers, **({"Content-Type": "application/json"} if body is not None else {})}
+        try:
+            connection.request(method, path, json.dumps(body) if body is not None else None, sent)
+            response = connection.getresponse()
+            text = response.read().decode("utf-8", errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(f"Airflow does not answer on {LOOPBACK}:{self._port} ({method} {path}): {error}") from error
+        finally:
+            connection.close()
+        if response.status == 401 and headers:
+            raise _TokenRefused
+        if response.status >= 400:
+            raise ServiceError(f"Airflow refuses {method} {path}: {response.status} {response.reason}: {text[:2000]}")
+        return dict(json.loads(text)) if text else {}
+
+
+class _TokenRefused(Exception):
+    pass
+
+
+def _log_line(event: Any) -> str:
+    if not isinstance(event, dict):
+        return str(event)
+    details = event.get("error_detail")
+    return str(event.get("event", "")) + (f" {json.dumps(details)}" if details else "")

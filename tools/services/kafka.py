@@ -1,0 +1,144 @@
+"""A Kafka broker of one node, KRaft mode, from the locked jars.
+
+Strategy: `StorageTool format` once per folder, then `kafka.Kafka` in a small heap. Everything is single: one broker that is its own
+controller, replication factor 1 for Kafka's own topics. Listens on loopback only. Ready means that a client gets metadata.
+Topics and records are none of its business.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tools import ROOT
+from tools.console import say
+from tools.errors import ServiceError
+from tools.java import java
+from tools.services import ports, process
+
+PORT = 9092
+JARS = ROOT / "jars" / "kafka"
+
+
+class Kafka:
+    """A broker in a folder; `port=0` takes any free one, otherwise the next free one from there.
+
+    `with Kafka(folder) as kafka:` starts and stops it; `start()` and `stop()` do the same by hand. What was written stays in the
+    folder and is there again at the next start.
+    """
+
+    def __init__(self, folder: Path, *, port: int = PORT, run: Path | None = None, jars: Path = JARS) -> None:
+        self.folder = folder.resolve()
+        self.run = run or self.folder / "run"
+        self.jars = jars
+        self._preferred = port
+        self.port = 0
+        self.service: process.Service | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for bootstrap.servers."""
+        return f"{ports.LOOPBACK}:{self.port}"
+
+    def start(self) -> Self:
+        """Start the broker and wait until it answers."""
+        if not any(self.jars.glob("kafka_*.jar")):
+            raise ServiceError(f"Kafka's jars are not in {self.jars}. Get them: make setup")
+        self.port = ports.choose(self._preferred, "Kafka")
+        controller = ports.any_free()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        properties.write_text(server_properties(self.folder, self.port, controller), encoding="utf-8")
+        self._format(properties)
+        self.service = process.start(
+            "kafka",
+            self._java("-Xmx512m", "kafka.Kafka", str(properties)),
+            run=self.run,
+            log=self.folder / "kafka.log",
+            cwd=self.folder,
+            detail=self.bootstrap,
+        )
+        try:
+            took = self.service.wait(self._answers, seconds=90)
+        except BaseException:
+            self.stop()
+            raise
+        say(f"✓ Kafka on {self.bootstrap}: {took:.1f} s")
+        return self
+
+    def stop(self) -> None:
+        """Stop the broker; nothing happens if it is not running."""
+        if self.service is not None:
+            self.service.stop()
+            self.service = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _format(self, properties: Path) -> None:
+        """Give the log folder its cluster id; a folder that has one keeps it."""
+        if (self.folder / "logs" / "meta.properties").exists():
+            return
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Written with `=`, because an id may start with a dash.
+        command = self._java("-Xmx128m", "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config", str(properties))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder)
+        if done.returncode != 0:
+            raise ServiceError(f"Kafka's log folder in {self.folder} cannot be formatted:\n{done.stdout}{done.stderr}")
+
+    def _java(self, heap: str, main: str, *arguments: str) -> list[str]:
+        options = [heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true"]
+        logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
+        return [java(), *options, *logging, "-cp", f"{self.jars}/*", main, *arguments]
+
+    def _answers(self) -> bool:
+        return ports.answers(self.port) and has_metadata(self.bootstrap)
+
+
+def has_metadata(bootstrap: str) -> bool:
+    """Whether a client gets the list of brokers."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 2000})
+    try:
+        return len(client.list_topics(timeout=2).brokers) == 1
+    except KafkaException:
+        return False
+
+
+def server_properties(folder: Path, port: int, controller: int) -> str:
+    """The broker's configuration for one node that keeps its files under `folder`."""
+    host = ports.LOOPBACK
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@{host}:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": folder / "logs",
+        # A misspelt topic shall fail, not appear.
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.num.partitions": 4,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())

@@ -1,0 +1,194 @@
+"""Start a program as a service, wait until it is ready, and stop it again, it and nobody else.
+
+Strategy: every service leads a process group of its own, so that whatever it forks goes down with it. A record of name, pid and
+*start time* goes to `<run>/<name>.json`: a pid alone may belong to someone else by the time it is used. Stopping means TERM to the
+group, patience, then KILL. Knows nothing of what it starts.
+
+Linux tells all this in /proc; elsewhere `ps` is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tools.console import say
+from tools.errors import ServiceError
+
+_PROC = Path("/proc")
+_POLL_SECONDS = 0.1
+_REMIND_SECONDS = 10.0
+_LOG_TAIL = 25
+
+
+@dataclass(frozen=True)
+class Service:
+    """A started service: what it is called, who it is, where it logs, what it is reached by (port, URL; for people)."""
+
+    name: str
+    pid: int
+    started: str
+    log: str
+    record: str
+    detail: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether that very process still runs; a successor with the same pid does not count, nor does a zombie."""
+        with suppress(ChildProcessError):  # not our child any more: somebody else reaps it
+            os.waitpid(self.pid, os.WNOHANG)
+        return start_time(self.pid) == self.started
+
+    def tail(self, lines: int = _LOG_TAIL) -> str:
+        """The last lines of the log, for an error message."""
+        try:
+            text = Path(self.log).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return "(no log)"
+        return "\n".join(text.splitlines()[-lines:])
+
+    def wait(self, ready: Callable[[], bool], *, seconds: float, tell: Callable[[str], None] = say) -> float:
+        """Wait until `ready()`; returns the seconds it took. ServiceError, with the log's end, if it dies or takes longer."""
+        begun = time.monotonic()
+        remind = begun + _REMIND_SECONDS
+        while not ready():
+            now = time.monotonic()
+            if not self.alive:
+                raise ServiceError(f"{self.name} ended while starting. The end of {self.log}:\n{self.tail()}")
+            if now - begun > seconds:
+                raise ServiceError(f"{self.name} was not ready within {seconds:.0f} s. The end of {self.log}:\n{self.tail()}")
+            if now > remind:
+                tell(f"  {self.name}: still starting ({now - begun:.0f} s)")
+                remind += _REMIND_SECONDS
+            time.sleep(_POLL_SECONDS)
+        return time.monotonic() - begun
+
+    def terminate(self) -> None:
+        """Ask the whole group to end; does not wait. Nothing happens if that very process is gone."""
+        if self.alive:
+            self._signal(signal.SIGTERM)
+
+    def stop(self, seconds: float = 20.0) -> bool:
+        """TERM, then KILL after `seconds`; forgets the record. False if the process was gone before."""
+        was_alive = self.alive
+        if was_alive:
+            self._signal(signal.SIGTERM)
+            if not self._gone_within(seconds):
+                self._signal(signal.SIGKILL)
+                if not self._gone_within(5.0):
+                    raise ServiceError(
+                        f"{self.name} (pid {self.pid}) does not end, not even by SIGKILL. Look at it with: ps -fp {self.pid}"
+                    )
+        Path(self.record).unlink(missing_ok=True)
+        return was_alive
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _gone_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.alive or _group_members(self.pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    *,
+    run: Path,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    detail: str = "",
+) -> Service:
+    """Start `command` as the service `name`: output to `log` (appended), record in `run`. `env` replaces the environment.
+
+    ServiceError if the program cannot be started, or if a service of that name recorded in `run` still runs.
+    """
+    record = run / f"{name}.json"
+    if (other := _read(record)) is not None and other.alive:
+        raise ServiceError(f"{name} is running already (pid {other.pid}, {other.detail or other.log}). Stop it first: make down")
+    run.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        try:
+            child = subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
+            )
+        except OSError as error:
+            raise ServiceError(f"{name} cannot be started: {command[0]}: {error.strerror}") from error
+    child.returncode = 0  # it is watched by pid from here on, also by processes that are not its parent
+    service = Service(name, child.pid, start_time(child.pid) or "", str(log), str(record), detail)
+    record.write_text(json.dumps(asdict(service), indent=1) + "\n", encoding="utf-8")
+    return service
+
+
+def recorded(run: Path) -> list[Service]:
+    """Services noted in `run`, the youngest record first; records that cannot be read are left alone."""
+    paths = sorted(run.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [service for path in paths if (service := _read(path)) is not None]
+
+
+def stop_all(services: Sequence[Service], *, seconds: float = 20.0, tell: Callable[[str], None] = say) -> None:
+    """Stop several at once: all are asked first, then each is waited for."""
+    for service in services:
+        service.terminate()
+    for service in services:
+        if service.stop(seconds):
+            tell(f"  {service.name} stopped")
+
+
+def start_time(pid: int) -> str | None:
+    """When a process started, as opaque text that no later process with the same pid shares; None if it does not run."""
+    if _PROC.is_dir():
+        fields = _stat(pid)
+        # Fields after the name: state, parent, group, …; the 20th is the start time in clock ticks since boot. proc(5)
+        return f"ticks:{fields[19]}" if fields is not None and fields[0] != "Z" else None
+    answer = _ps("-o", "stat=,lstart=", "-p", str(pid)).split(None, 1)
+    return f"at:{answer[1].strip()}" if len(answer) == 2 and not answer[0].startswith("Z") else None
+
+
+def _group_members(group: int) -> list[int]:
+    """Processes of a group that still run, zombies aside."""
+    return [pid for pid, state, of in _processes() if of == group and not state.startswith("Z")]
+
+
+def _processes() -> Iterator[tuple[int, str, int]]:
+    if _PROC.is_dir():
+        for entry in _PROC.iterdir():
+            if entry.name.isdigit() and (fields := _stat(int(entry.name))) is not None:
+                yield int(entry.name), fields[0], int(fields[2])
+        return
+    for line in _ps("-A", "-o", "pid=,stat=,pgid=").splitlines():
+        pid, state, group = line.split()
+        yield int(pid), state, int(group)
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _ps(*arguments: str) -> str:
+    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout
+
+
+def _read(record: Path) -> Service | None:
+    try:
+        return Service(**json.loads(record.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
