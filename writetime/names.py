@@ -5,6 +5,7 @@
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
     batches/<cluster>/<number>/{manifest,schema,sealed,archived}.json      one pipeline run: frozen input, schema learnt, outcome
+    published/<cluster>.json                                              how far publishing is known to be
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
@@ -151,6 +152,10 @@ def batches_prefix(cluster: str) -> str:
 def batch_object(cluster: str, number: int, what: str) -> str:
     """`what` is manifest, schema, sealed or archived."""
     return f"{batches_prefix(cluster)}{number:010d}/{what}.json"
+
+
+def published(cluster: str) -> str:
+    return f"published/{part(cluster)}.json"
 
 
 def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> str:

@@ -67,6 +67,11 @@ class Table:
         return f"{self.keyspace}.{self.name}"
 
     @property
+    def label(self) -> str:
+        """Name for people and counters: unlike `full_name` it tells a life that is over from the one that goes on."""
+        return f"{self.full_name}@{str(self.id)[:8]}" if self.dropped else self.full_name
+
+    @property
     def partition_key(self) -> tuple[Column, ...]:
         return self._ordered("partition_key")
 

@@ -1,0 +1,230 @@
+"""From segments to the frames a batch needs: scan in parallel, route by (table, key bucket). Functions for `mapInArrow`.
+
+Strategy: a row of the input names one pinned segment; the worker opens and scans it and gives its frames as raw bytes, nothing
+decoded. `route` then says for each frame whose it is: it peeks at the first bytes and only parses mutations of several updates.
+A damaged range becomes a row of kind `problem` with its bytes; nothing is dropped. Knows no driver state but what it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from writetime.batch.documents import SegmentInput
+from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.segment import peek, scan
+from writetime.errors import DecodeError, ObjectNotFound, SegmentError, UnknownTable
+from writetime.schema.model import Schema
+from writetime.store import open_store
+
+Batches = Iterator[pa.RecordBatch]
+
+SEGMENTS = pa.schema([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64())])
+
+FRAMES = pa.schema(
+    [
+        ("segment", pa.int32()),  # index into the manifest's segments
+        ("kind", pa.string()),  # frame | problem | done
+        ("position", pa.int64()),  # where the frame ends, or the damaged range begins
+        ("table_id", pa.binary()),  # of the first update
+        ("updates", pa.int32()),
+        ("key", pa.binary()),
+        ("body", pa.binary()),  # the mutation, or the damaged bytes
+        ("detail", pa.string()),  # JSON: of a problem its kind, size and message; of `done` the counts
+    ]
+)
+
+ROUTED = pa.schema(
+    [
+        ("kind", pa.string()),  # update | not_ours | quarantined
+        ("table", pa.string()),
+        ("table_id", pa.binary()),
+        ("bucket", pa.int32()),
+        ("key", pa.binary()),
+        ("digest", pa.binary()),
+        ("segment", pa.int32()),
+        ("position", pa.int64()),
+        ("updates", pa.int32()),
+        ("body", pa.binary()),
+        ("detail", pa.string()),
+    ]
+)
+
+_BYTES_PER_BATCH = 4 << 20
+
+
+def scanner(bucket_url: str) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> FRAMES."""
+
+    def scan_batches(batches: Batches) -> Batches:
+        store = open_store(bucket_url)
+        for batch in batches:
+            for row in batch.to_pylist():
+                read = _reader(store.read, row["object"], row["generation"])
+                yield from chunked(_scan_one(row["segment"], row["object"], read), FRAMES)
+
+    return scan_batches
+
+
+def _reader(read: Callable[..., bytes], name: str, generation: int) -> Callable[[], bytes]:
+    return lambda: read(name, generation=generation)
+
+
+def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
+    try:
+        buffer = read()
+    except ObjectNotFound as error:
+        yield _problem(segment, "gone", 0, b"", str(error))
+        yield _done(segment, 0, 0)
+        return
+    try:
+        found = scan(buffer, name=name)
+    except SegmentError as error:
+        yield _problem(segment, type(error).__name__, 0, buffer, str(error))
+        yield _done(segment, 0, 0)
+        return
+    updates = 0
+    for frame in found.frames:
+        body = buffer[frame.offset : frame.offset + frame.length]
+        count, table_id, key = peek(body)
+        updates += count
+        yield {
+            "segment": segment,
+            "kind": "frame",
+            "position": frame.position,
+            "table_id": table_id.bytes,
+            "updates": count,
+            "key": key,
+            "body": body,
+            "detail": None,
+        }
+    for problem in found.problems:
+        # A torn tail of a finished segment is loss too: the node will write no more of it.
+        lost = buffer[problem.position : problem.position + problem.size]
+        yield _problem(segment, problem.kind, problem.position, lost, str(problem.error))
+    yield _done(segment, len(found.frames), updates)
+
+
+def _problem(segment: int, kind: str, position: int, body: bytes, message: str) -> dict[str, Any]:
+    detail = json.dumps({"kind": kind, "size": len(body), "message": message})
+    return _row(segment, "problem", position, body, detail)
+
+
+def _done(segment: int, frames: int, updates: int) -> dict[str, Any]:
+    return _row(segment, "done", 0, None, json.dumps({"frames": frames, "updates": updates}))
+
+
+def _row(segment: int, kind: str, position: int, body: bytes | None, detail: str) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "kind": kind,
+        "position": position,
+        "table_id": None,
+        "updates": 0,
+        "key": None,
+        "body": body,
+        "detail": detail,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What routing needs: the schema in force, and the tables that are captured with their number of key buckets."""
+
+    schema: Schema
+    buckets: dict[UUID, int]
+
+    def name(self, table_id: UUID) -> str:
+        table = self.schema.tables.get(table_id)
+        return table.label if table else str(table_id)
+
+
+def key_bucket(key: bytes, buckets: int) -> int:
+    """The key bucket of a partition key: the same on every machine and in every version, since state shards are named by it."""
+    return zlib.crc32(key) % buckets
+
+
+def router(routes: Routes) -> Callable[[Batches], Batches]:
+    """FRAMES of kind `frame` -> ROUTED."""
+
+    def route_batches(batches: Batches) -> Batches:
+        for batch in batches:
+            yield from chunked((routed for row in batch.to_pylist() for routed in route(row, routes)), ROUTED)
+
+    return route_batches
+
+
+def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
+    """One row per table that the frame updates: captured, not ours, or not decodable."""
+    try:
+        tables = _tables_of(frame, routes.schema)
+    except DecodeError as error:
+        first = UUID(bytes=frame["table_id"])
+        unknown = UUID(error.table_id) if isinstance(error, UnknownTable) else first
+        detail = json.dumps({"kind": type(error).__name__, "message": str(error), "table_id": str(unknown)})
+        yield _routed(frame, "quarantined", routes.name(first), first, frame["updates"], None, detail)
+        return
+    for table_id, updates in tables.items():
+        buckets = routes.buckets.get(table_id)
+        kind = "not_ours" if buckets is None else "update"
+        bucket = None if buckets is None else key_bucket(frame["key"], buckets)
+        yield _routed(frame, kind, routes.name(table_id), table_id, updates, bucket, None)
+
+
+def _tables_of(frame: dict[str, Any], schema: Schema) -> dict[UUID, int]:
+    """Table ids of the frame's updates, with how many each has. Only a mutation of several updates has to be parsed for it."""
+    first = UUID(bytes=frame["table_id"])
+    if frame["updates"] == 1:
+        if first not in schema.tables:
+            raise UnknownTable("no schema is known for this table id", operation="route a frame", obj=str(first), table_id=str(first))
+        return {first: 1}
+    tables: dict[UUID, int] = {}
+    for update in decode_mutation(frame["body"], schema).updates:
+        tables[update.table_id] = tables.get(update.table_id, 0) + 1
+    return tables
+
+
+def _routed(
+    frame: dict[str, Any], kind: str, table: str, table_id: UUID, updates: int, bucket: int | None, detail: str | None
+) -> dict[str, Any]:
+    keep_bytes = kind != "not_ours"
+    return {
+        "kind": kind,
+        "table": table,
+        "table_id": table_id.bytes,
+        "bucket": bucket,
+        "key": frame["key"] if keep_bytes else None,
+        # 128 bits of a cryptographic hash: nobody can make two mutations look like one.
+        "digest": hashlib.blake2b(frame["body"], digest_size=16).digest() if kind == "update" else None,
+        "segment": frame["segment"],
+        "position": frame["position"],
+        "updates": updates,
+        "body": frame["body"] if keep_bytes else None,
+        "detail": detail,
+    }
+
+
+def chunked(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Batches:
+    """Rows as record batches of bounded size, so that one large segment does not become one large message."""
+    pending: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        pending.append(row)
+        size += 64 + sum(len(value) for value in row.values() if isinstance(value, bytes))
+        if size >= _BYTES_PER_BATCH:
+            yield pa.RecordBatch.from_pylist(pending, schema=schema)
+            pending, size = [], 0
+    if pending:
+        yield pa.RecordBatch.from_pylist(pending, schema=schema)
+
+
+def segment_rows(segments: list[SegmentInput]) -> list[tuple[int, str, int]]:
+    """The manifest's segments as rows of SEGMENTS."""
+    return [(index, segment.object, segment.generation) for index, segment in enumerate(segments)]

@@ -1,0 +1,184 @@
+"""Kafka as the publish job uses it: topics, and publishers whose progress commits with their events.
+
+A publisher's progress is one record a topic in `<prefix>.__progress`, keyed `<publisher>/<topic>`, holding (batch, ordinal) of the last
+event sent: the topic is compacted, so it never expires as consumer-group offsets do. Progress may only be read after
+init_transactions has fenced and settled what an earlier owner of the same transactional id left open. Knows no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from writetime.config import KafkaConfig
+from writetime.envelope import progress_topic
+from writetime.errors import PublishError
+
+RECORDS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("batch", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("deletes", pa.bool_()),
+    ]
+)
+
+_EVENTS_PER_TRANSACTION = 5000
+_TIMEOUT_SECONDS = 60.0
+Position = tuple[int, int]
+
+
+def client_options(kafka: KafkaConfig) -> dict[str, Any]:
+    """What every client of this pipeline shares: where the brokers are, and TLS or SASL if the configuration asks for it."""
+    shared = {k: v for k, v in kafka.producer.items() if k.startswith(("security.", "sasl.", "ssl."))}
+    return {"bootstrap.servers": kafka.bootstrap_servers, **shared}
+
+
+def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> None:
+    """Create the topics that are missing; those that exist keep their settings."""
+    admin = AdminClient(client_options(kafka))
+    try:
+        present = set(admin.list_topics(timeout=_TIMEOUT_SECONDS).topics)
+    except KafkaException as error:
+        raise _failure("list the topics", kafka.bootstrap_servers, error) from error
+    wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor) for topic in topics if topic not in present]
+    progress = progress_topic(kafka.topic_prefix)
+    if progress not in present:
+        wanted.append(NewTopic(progress, 1, kafka.replication_factor, config={"cleanup.policy": "compact"}))
+    if not wanted:
+        return
+    for topic, future in admin.create_topics(wanted).items():
+        try:
+            future.result(timeout=_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise _failure("create a topic", topic, error) from error
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Sends the shares of one or more publishers; travels to the executors, hence holds configuration only."""
+
+    kafka: KafkaConfig
+
+    def send_all(self, rows: Iterable[Any]) -> Iterator[int]:
+        """Rows of RECORDS with `publisher`, each publisher's in one run and in order. Yields how many events each run sent."""
+        for publisher, run in groupby(rows, key=lambda row: row.publisher):
+            try:
+                yield self._send(publisher, run)
+            except KafkaException as error:
+                raise _failure("publish events", self._transactional_id(publisher), error) from error
+
+    def _transactional_id(self, publisher: int) -> str:
+        return f"{self.kafka.topic_prefix}.publisher.{publisher}"
+
+    def _send(self, publisher: int, rows: Iterable[Any]) -> int:
+        producer = Producer(
+            {
+                "linger.ms": 20,
+                "compression.type": "lz4",
+                # As the Java client partitions, so that consumers may join our topics with those of Java producers.
+                "partitioner": "murmur2_random",
+                **self.kafka.producer,
+                **client_options(self.kafka),
+                "enable.idempotence": True,
+                "transactional.id": self._transactional_id(publisher),
+            }
+        )
+        producer.init_transactions(_TIMEOUT_SECONDS)
+        done = read_progress(self.kafka)
+        new = (row for row in rows if (row.batch, row.ordinal) > done.get(f"{publisher}/{row.topic}", (0, 0)))
+        sent = 0
+        while chunk := list(islice(new, _EVENTS_PER_TRANSACTION)):
+            self._send_chunk(producer, publisher, chunk)
+            sent += len(chunk)
+        return sent
+
+    def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any]) -> None:
+        producer.begin_transaction()
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        reached: dict[str, Position] = {}
+        for row in rows:
+            _produce(producer, row.topic, row.key, row.value, delivered)
+            if row.deletes and self.kafka.tombstones_on_delete:
+                _produce(producer, row.topic, row.key, None, delivered)
+            reached[row.topic] = (row.batch, row.ordinal)
+        for topic, position in reached.items():
+            key = f"{publisher}/{topic}".encode()
+            _produce(producer, progress_topic(self.kafka.topic_prefix), key, json.dumps(position).encode(), delivered)
+        producer.flush(_TIMEOUT_SECONDS)
+        if failed:
+            producer.abort_transaction(_TIMEOUT_SECONDS)
+            raise KafkaException(failed[0])
+        producer.commit_transaction(_TIMEOUT_SECONDS)
+
+
+def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, delivered: Any) -> None:
+    while True:
+        try:
+            producer.produce(topic, value=None if value is None else bytes(value), key=bytes(key), on_delivery=delivered)
+            producer.poll(0)
+            return
+        except BufferError:
+            # The local queue is full: let the network drain it.
+            producer.poll(0.5)
+
+
+def read_progress(kafka: KafkaConfig) -> dict[str, Position]:
+    """Committed progress of every publisher, by `<publisher>/<topic>`."""
+    consumer = Consumer(
+        {
+            **client_options(kafka),
+            "group.id": f"{kafka.topic_prefix}.progress-reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    progress: dict[str, Position] = {}
+    try:
+        consumer.assign([TopicPartition(progress_topic(kafka.topic_prefix), 0, 0)])
+        while True:
+            message = consumer.poll(_TIMEOUT_SECONDS)
+            if message is None:
+                raise PublishError(
+                    f"no answer within {_TIMEOUT_SECONDS:.0f} s",
+                    operation="read the publishers' progress",
+                    obj=progress_topic(kafka.topic_prefix),
+                    retriable=True,
+                )
+            failure = message.error()
+            if failure is None:
+                batch, ordinal = json.loads(message.value())
+                progress[message.key().decode()] = (batch, ordinal)
+            elif failure.code() == KafkaError._PARTITION_EOF:
+                return progress
+            else:
+                raise KafkaException(failure)
+    finally:
+        consumer.close()
+
+
+def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
+    reason: KafkaError = error.args[0]
+    return PublishError(
+        reason.str(),
+        operation=operation,
+        obj=obj,
+        retriable=reason.retriable() or reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT),
+        hint="Events stay in the changes tables and go out with the next run.",
+    )

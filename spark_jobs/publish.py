@@ -1,0 +1,139 @@
+"""The publish job: drain the outbox to Kafka, each event once. `spark-submit publish.py --config FILE`
+
+Strategy: the changes tables are the outbox; events of sealed batches are shared out by key among a small fixed number of
+transactional publishers. Each publisher first fences whatever may be left of a dead one (init_transactions), then reads how far it got
+from the progress topic, and only then decides what to send; events and the new progress commit in one transaction. So a rerun
+from any point of death leaves each event once for `read_committed` consumers, in order per key. Exit code: 0 drained, 1 not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from functools import reduce
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.frames import Batches
+from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
+from spark_jobs.session import spark_session
+from spark_jobs.warehouse import Warehouse, changes_schema
+from writetime import envelope, names
+from writetime.batch.plan import history, read_manifest
+from writetime.batch.publish import Published, read_published, write_published
+from writetime.config import KafkaConfig, PipelineConfig, load
+from writetime.errors import ConfigError, WritetimeError
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Schema, Table
+from writetime.store import Store, open_store
+
+log = structlog.get_logger()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Drain the outbox to Kafka.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    parser.add_argument("--recheck", action="store_true", help="ask Kafka about every batch, even those known to be published")
+    options = parser.parse_args(arguments)
+    try:
+        published = run(load(options.config), recheck=options.recheck)
+    except WritetimeError as error:
+        log.error("publishing failed", **error.as_dict())
+        print(f"publishing failed: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"published {published.events} events, up to batch {published.batch}")  # noqa: T201
+    return 0
+
+
+def run(config: PipelineConfig, *, recheck: bool = False) -> Published:
+    """Publish every event of the sealed batches that Kafka does not hold yet."""
+    if config.kafka is None:
+        raise ConfigError("`kafka` is missing", operation="publish", hint="Say in the pipeline's YAML where events go.")
+    store = open_store(config.bucket)
+    sealed = history(store, config.cluster.name).sealed
+    if sealed is None:
+        return Published(batch=0, events=0)
+    spark = spark_session(config, f"writetime publish {config.pipeline}")
+    try:
+        return Outbox(config, config.kafka, store, spark, sealed.number).drain(recheck=recheck)
+    finally:
+        spark.stop()
+
+
+class Outbox:
+    """The changes tables of all captured tables, up to the last sealed batch."""
+
+    def __init__(self, config: PipelineConfig, kafka: KafkaConfig, store: Store, spark: SparkSession, upto: int) -> None:
+        self.config = config
+        self.kafka = kafka
+        self.store = store
+        self.spark = spark
+        self.upto = upto
+
+    def drain(self, *, recheck: bool) -> Published:
+        """Send what is not in Kafka yet. `recheck` forgets the hint of how far publishing is known to be."""
+        cluster = self.config.cluster.name
+        hint = None if recheck else read_published(self.store, cluster)
+        records = self._records(hint.batch if hint else 0)
+        sent = 0
+        if records is not None:
+            publisher = Publisher(self.kafka)
+            sent = sum(records.rdd.mapPartitions(publisher.send_all).collect())
+        published = Published(batch=self.upto, events=sent)
+        write_published(self.store, cluster, published)
+        return published
+
+    def _records(self, since: int) -> DataFrame | None:
+        """Kafka records of the batches after `since`, each publisher's share in one partition, in the order they have to go."""
+        name = names.batch_object(self.config.cluster.name, self.upto, "schema")
+        schema = SchemaLearner.from_json(self.store.read(name).decode()).schema()
+        addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
+        warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
+        tables = [table for table in schema.tables.values() if self.spark.catalog.tableExists(warehouse.changes_name(table))]
+        parts = [self._table_records(warehouse.changes_name(table), table, schema, addresses, since) for table in tables]
+        if not parts:
+            return None
+        ensure_topics(self.kafka, sorted({self._topic(table) for table in tables}))
+        shared = reduce(DataFrame.unionByName, parts).withColumn(
+            "publisher", F.pmod(F.xxhash64("key"), F.lit(self.kafka.publishers)).cast("int")
+        )
+        spread = shared.repartition(self.kafka.publishers, "publisher")
+        return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal")
+
+    def _table_records(self, changes: str, table: Table, schema: Schema, addresses: Mapping[str, str], since: int) -> DataFrame:
+        shape = changes_schema(table, schema)
+        about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
+        mine = (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
+        rows = self.spark.table(changes).filter(mine)
+        return rows.mapInArrow(_encoder(shape, self._topic(table), about), schema=from_arrow_schema(RECORDS))
+
+    def _topic(self, table: Table) -> str:
+        return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
+
+
+def _encoder(shape: pa.Schema, topic: str, about: envelope.About) -> Callable[[Batches], Batches]:
+    """Rows of a changes table -> RECORDS."""
+
+    def encode(batches: Batches) -> Batches:
+        for batch in batches:
+            rows = batch.to_pylist()
+            columns = {
+                "topic": [topic] * len(rows),
+                "batch": batch["batch"],
+                "ordinal": batch["ordinal"],
+                "key": [envelope.encode(envelope.event_key(row, shape)) for row in rows],
+                "value": [envelope.encode(envelope.event_value(row, shape, about)) for row in rows],
+                "deletes": [row["op"] == "d" for row in rows],
+            }
+            yield pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+
+    return encode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>`; made, evolved and written here only.
+
+Strategy: table shapes follow from the CQL schema by one mapping (writetime.cql.arrow). Every write carries its batch number and is
+idempotent: changes overwrite what the batch wrote before, current rows are merged to what the batch ended with. A column that the
+ring dropped stays, so that history stays readable. Knows Spark SQL; does not know where rows come from.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from spark_jobs.frames import Batches
+from writetime.cql.arrow import arrow_type
+from writetime.cql.types import parse_type
+from writetime.schema.model import Schema, Table
+
+WRITETIME = "_writetime"
+EXPIRES_AT = "_expires_at"
+_FACTS = [(WRITETIME, pa.map_(pa.string(), pa.int64())), (EXPIRES_AT, pa.map_(pa.string(), pa.int64()))]
+_BATCH_PROPERTY = "writetime.batch"
+_CHUNK = 1000
+
+
+def row_type(table: Table, schema: Schema) -> pa.StructType:
+    """All columns of a table, keys first, each group in its CQL order."""
+    columns = [*table.partition_key, *table.clustering, *table.static_columns, *table.regular_columns]
+    return pa.struct([(c.name, arrow_type(parse_type(c.type, table.keyspace, schema.types))) for c in columns])
+
+
+def key_type(table: Table, schema: Schema) -> pa.StructType:
+    columns = [*table.partition_key, *table.clustering]
+    return pa.struct([(c.name, arrow_type(parse_type(c.type, table.keyspace, schema.types))) for c in columns])
+
+
+def current_schema(table: Table, schema: Schema) -> pa.Schema:
+    """Current rows: the table's columns, then writetime (µs) and expiry (s since the epoch) of each, as maps by column name."""
+    return pa.schema([*row_type(table, schema), *(pa.field(name, kind) for name, kind in _FACTS)])
+
+
+def changes_schema(table: Table, schema: Schema) -> pa.Schema:
+    """Change events as the outbox keeps them."""
+    row = row_type(table, schema)
+    return pa.schema(
+        [
+            ("batch", pa.int64()),
+            ("ordinal", pa.int64()),
+            ("op", pa.string()),
+            ("reason", pa.string()),
+            ("changed_at", pa.timestamp("us", "UTC")),
+            ("ts_micro", pa.int64()),
+            ("processed_at", pa.timestamp("us", "UTC")),
+            ("key", key_type(table, schema)),
+            ("before", row),
+            ("after", row),
+            ("changed", pa.list_(pa.string())),
+            ("nodes", pa.list_(pa.string())),
+            ("replicas_expected", pa.int32()),
+            ("file", pa.string()),
+            ("pos", pa.int64()),
+            ("table_id", pa.string()),
+        ]
+    )
+
+
+class Warehouse:
+    """The tables of one catalog."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self.spark = spark
+        self.catalog = catalog
+
+    def current_name(self, table: Table) -> str:
+        return self._name(table.keyspace, table.name)
+
+    def changes_name(self, table: Table) -> str:
+        return self._name(f"{table.keyspace}__changes", table.name)
+
+    def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+        """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
+        name = self.changes_name(table)
+        shape = changes_schema(table, schema)
+        self._ensure(name, shape, "days(changed_at)")
+        typed = events.mapInArrow(_event_rows(shape, batch, table), schema=from_arrow_schema(shape))
+        typed = typed.sortWithinPartitions("ordinal")
+        mine = (F.col("batch") == batch) & (F.col("table_id") == str(table.id))
+        typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch)).overwrite(mine)
+
+    def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+        """Bring the current rows to where the batch's last event of each row leaves them."""
+        name = self.current_name(table)
+        shape = current_schema(table, schema)
+        self._ensure(name, shape, None)
+        if self._has_batch(name, batch):
+            return
+        source_shape = shape.append(pa.field("_op", pa.string()))
+        source = events.filter("last").mapInArrow(_current_rows(source_shape), schema=from_arrow_schema(source_shape))
+        view = f"merge_source_{table.id.hex}"
+        source.createOrReplaceTempView(view)
+        self.spark.conf.set(f"spark.sql.iceberg.snapshot-property.{_BATCH_PROPERTY}", str(batch))
+        try:
+            self.spark.sql(_merge_statement(name, view, shape, table))
+        finally:
+            self.spark.conf.unset(f"spark.sql.iceberg.snapshot-property.{_BATCH_PROPERTY}")
+            self.spark.catalog.dropTempView(view)
+
+    def _name(self, namespace: str, table: str) -> str:
+        return ".".join(_quoted(piece) for piece in (self.catalog, namespace, table))
+
+    def _ensure(self, name: str, shape: pa.Schema, partitioning: str | None) -> None:
+        """Create the table, or add the columns that it lacks."""
+        wanted = from_arrow_schema(shape)
+        if not self.spark.catalog.tableExists(name):
+            namespace = name.rsplit(".", 1)[0]
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+            columns = ", ".join(f"{_quoted(field.name)} {_type_ddl(field.dataType)}" for field in wanted)
+            partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
+            properties = (
+                "'format-version'='2', 'write.merge.mode'='merge-on-read', 'write.delete.mode'='merge-on-read', "
+                "'write.update.mode'='merge-on-read', 'commit.retry.num-retries'='20'"
+            )
+            self.spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg {partitions} TBLPROPERTIES ({properties})")
+            return
+        for path, kind in _missing(wanted, self.spark.table(name).schema):
+            column = ".".join(_quoted(piece) for piece in path)
+            self.spark.sql(f"ALTER TABLE {name} ADD COLUMN {column} {_type_ddl(kind)}")
+
+    def _has_batch(self, name: str, batch: int) -> bool:
+        snapshots = self.spark.table(f"{name}.snapshots")
+        return bool(snapshots.filter(F.col("summary")[_BATCH_PROPERTY] == str(batch)).head(1))
+
+
+def _merge_statement(name: str, view: str, shape: pa.Schema, table: Table) -> str:
+    keys = [c.name for c in (*table.partition_key, *table.clustering)]
+    same = " AND ".join(f"t.{_quoted(key)} <=> s.{_quoted(key)}" for key in keys)
+    columns = [_quoted(column) for column in shape.names]
+    updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
+    values = ", ".join(f"s.{column}" for column in columns)
+    return (  # names are quoted; no value of a user's is part of the statement
+        f"MERGE INTO {name} t USING {view} s ON {same} "
+        "WHEN MATCHED AND s._op = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND s._op <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
+    )
+
+
+def _event_rows(shape: pa.Schema, batch: int, table: Table) -> Callable[[Batches], Batches]:
+    def rows(batches: Batches) -> Batches:
+        for record_batch in batches:
+            found = record_batch.select(["ordinal", "payload"]).to_pylist()
+            yield from _slices([_event_row(row, batch, table) for row in found], shape)
+
+    return rows
+
+
+def _event_row(row: dict[str, Any], batch: int, table: Table) -> dict[str, Any]:
+    event: dict[str, Any] = pickle.loads(row["payload"])  # noqa: S301 - written by this very job, between its own stages
+    return {
+        **event,
+        "batch": batch,
+        "ordinal": row["ordinal"],
+        "changed_at": event["ts_micro"],
+        "processed_at": event["now"] * 1_000_000,
+        "table_id": str(table.id),
+    }
+
+
+def _current_rows(shape: pa.Schema) -> Callable[[Batches], Batches]:
+    def rows(batches: Batches) -> Batches:
+        for record_batch in batches:
+            yield from _slices([_current_row(payload) for payload in record_batch["payload"].to_pylist()], shape)
+
+    return rows
+
+
+def _current_row(payload: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = pickle.loads(payload)  # noqa: S301 - as above
+    row = event["after"] if event["after"] is not None else event["key"]
+    facts = {WRITETIME: list(event["writetime"].items()), EXPIRES_AT: list(event["expires_at"].items())}
+    return {**row, **facts, "_op": event["op"]}
+
+
+def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:
+    for start in range(0, len(rows), _CHUNK):
+        yield pa.RecordBatch.from_pylist(rows[start : start + _CHUNK], schema=shape)
+
+
+def _missing(wanted: StructType, present: StructType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], DataType]]:
+    """Columns, nested ones too, that `present` lacks."""
+    found: list[tuple[tuple[str, ...], DataType]] = []
+    held = {field.name: field.dataType for field in present}
+    for field in wanted:
+        if field.name not in held:
+            found.append(((*path, field.name), field.dataType))
+        elif isinstance(field.dataType, StructType) and isinstance(held[field.name], StructType):
+            found += _missing(field.dataType, held[field.name], (*path, field.name))
+    return found
+
+
+def _type_ddl(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        return "STRUCT<" + ", ".join(f"{_quoted(field.name)}: {_type_ddl(field.dataType)}" for field in kind) + ">"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_type_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_type_ddl(kind.keyType)}, {_type_ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

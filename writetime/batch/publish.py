@@ -1,0 +1,30 @@
+"""How far publishing is known to be, as a hint in the bucket that spares idle runs a Spark start. The truth is in Kafka itself."""
+
+from __future__ import annotations
+
+from writetime import names
+from writetime.batch.documents import Document
+from writetime.batch.plan import history
+from writetime.store import Store
+
+
+class Published(Document):
+    """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run."""
+
+    batch: int
+    events: int
+
+
+def read_published(store: Store, cluster: str) -> Published | None:
+    return Published.read(store, names.published(cluster))
+
+
+def write_published(store: Store, cluster: str, published: Published) -> None:
+    store.put(names.published(cluster), published.to_bytes())
+
+
+def publish_due(store: Store, cluster: str) -> bool:
+    """Whether a batch has been sealed since publishing last drained the outbox."""
+    sealed = history(store, cluster).sealed
+    published = read_published(store, cluster)
+    return sealed is not None and (published is None or published.batch < sealed.number)

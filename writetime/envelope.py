@@ -1,0 +1,110 @@
+"""The change event as consumers see it: Debezium's envelope, so that what reads Debezium reads this.
+
+Input is a row of a changes table, as pyarrow gives it (`to_pylist`); output are JSON-ready values for the record's key and value.
+The key is the full primary key. Knows no Kafka and no Spark.
+
+Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted), `ts_ms` (when it was processed), `changed`
+(columns), `source` {version, connector, cluster, keyspace, table, hostname, nodes, replicas_seen, replicas_expected, file, pos,
+ts_micro, sequence [batch, ordinal], snapshot, reason}.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+import pyarrow as pa
+
+import writetime
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What all events of one table share. `addresses` maps host ids to the addresses that people know."""
+
+    cluster: str
+    keyspace: str
+    table: str
+    addresses: Mapping[str, str]
+
+
+def topic(prefix: str, keyspace: str, table: str) -> str:
+    """`<topic.prefix>.<keyspace>.<table>`, with what Kafka does not allow in a topic name replaced by `_x<hex>_`."""
+    return ".".join(_topic_part(part) for part in (prefix, keyspace, table))
+
+
+def _topic_part(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else f"_x{ord(c):x}_" for c in text)
+
+
+def progress_topic(prefix: str) -> str:
+    """The compacted topic in which publishers keep how far they are, inside the same transactions as the events."""
+    return f"{prefix}.__progress"
+
+
+def event_key(row: Mapping[str, Any], shape: pa.Schema) -> dict[str, Any]:
+    """The record's key: the full primary key."""
+    key: dict[str, Any] = json_value(row["key"], shape.field("key").type)
+    return key
+
+
+def event_value(row: Mapping[str, Any], shape: pa.Schema, about: About) -> dict[str, Any]:
+    """The envelope of one changes row; `shape` is the changes table's Arrow schema."""
+    nodes = [about.addresses.get(host) or host for host in row["nodes"]]
+    return {
+        "before": json_value(row["before"], shape.field("before").type),
+        "after": json_value(row["after"], shape.field("after").type),
+        "op": row["op"],
+        "ts_ms": int(row["processed_at"].timestamp() * 1000),
+        "changed": row["changed"],
+        "source": {
+            "version": writetime.__version__,
+            "connector": "writetime",
+            "cluster": about.cluster,
+            "keyspace": about.keyspace,
+            "table": about.table,
+            "hostname": nodes[0] if nodes else None,
+            "nodes": nodes,
+            "replicas_seen": len(nodes),
+            "replicas_expected": row["replicas_expected"],
+            "file": row["file"],
+            "pos": row["pos"],
+            "ts_micro": row["ts_micro"],
+            "sequence": [row["batch"], row["ordinal"]],
+            "snapshot": False,
+            "reason": row["reason"],
+        },
+    }
+
+
+def encode(value: Any) -> bytes:
+    """JSON as UTF-8, compact, keys in the given order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=True).encode()
+
+
+def json_value(value: Any, kind: pa.DataType) -> Any:
+    """A warehouse value as JSON, led by its Arrow type: bytes in base64, timestamps as ISO-8601 UTC with milliseconds, dates as
+    ISO-8601, structs and maps as objects (map keys as text; a key that is no text, as its JSON)."""
+    if value is None:
+        return None
+    if pa.types.is_binary(kind):
+        return base64.b64encode(value).decode()
+    if pa.types.is_timestamp(kind):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if pa.types.is_date(kind):
+        return value.isoformat()
+    if pa.types.is_struct(kind):
+        return {field.name: json_value(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {_text_key(json_value(key, kind.key_type)): json_value(item, kind.item_type) for key, item in value}
+    if pa.types.is_list(kind):
+        return [json_value(item, kind.value_type) for item in value]
+    return value
+
+
+def _text_key(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))
