@@ -1,0 +1,50 @@
+"""CRC32C (Castagnoli), the checksum that every object carries, over bytes and over files in bounded memory.
+
+Knows no store. Values are unsigned 32-bit ints; Google Cloud Storage writes the same as base64 of four big-endian bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+CHUNK = 1 << 20
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Checksum of `data`, continuing from `crc`."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def chunks(source: BinaryIO) -> Iterator[bytes]:
+    """The rest of an open file, a chunk at a time."""
+    while chunk := source.read(CHUNK):
+        yield chunk
+
+
+def crc32c_of_stream(source: BinaryIO) -> tuple[int, int]:
+    """Checksum and size in bytes of the rest of an open file."""
+    crc = size = 0
+    for chunk in chunks(source):
+        crc, size = crc32c(chunk, crc), size + len(chunk)
+    return crc, size
+
+
+def crc32c_of(data: bytes | Path) -> tuple[int, int]:
+    """Checksum and size in bytes of data as `Store.put` takes it. OSError if a file cannot be read."""
+    if isinstance(data, bytes):
+        return crc32c(data), len(data)
+    with data.open("rb", buffering=0) as source:
+        return crc32c_of_stream(source)
+
+
+def to_base64(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode("ascii")
+
+
+def from_base64(text: str) -> int:
+    return int.from_bytes(base64.b64decode(text), "big")
