@@ -1,0 +1,115 @@
+"""Counter cell values: contexts of shards, merged shard by shard.
+
+A context is the raw value of a counter cell: which node counted how much, as absolute values with a clock each. Two contexts merge into
+the context that knows the newer of each shard; the counter's value is the sum over all shards. Contexts are small, so they are decoded,
+merged as dictionaries and encoded again. This module knows no cells, rows or timestamps.
+
+Global shards (all that Cassandra >= 2.1 writes) form a semilattice. Local shards, which only data older than that holds, do not: two
+local shards of one id *add up*, so merging the same context twice counts twice (`has_local_shards` tells).
+
+Layout (Cassandra 3.0-5.0, db/context/CounterContext), big-endian:
+
+    | field          | size    |                                                                               |
+    | header count   | 2       | |h| entries follow; h < 0 marks "local shards are to be cleared"              |
+    | header entries | 2 x |h| | e < 0: shard number e + 32768 is global; e >= 0: shard number e is local      |
+    | shards         | 32 each | counter id (16), clock (i64), count (i64); ascending by id; not listed: remote |
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from writetime.errors import MalformedMutation
+
+_SHARD = struct.Struct(">16sqq")
+_GLOBAL_FLAG = 1 << 15
+_WRAP = 1 << 64
+
+
+class ShardKind(IntEnum):
+    """In order of precedence: a greater kind beats a lesser one of the same id."""
+
+    REMOTE = 0
+    LOCAL = 1
+    GLOBAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one counter id has counted up to its `clock`."""
+
+    counter_id: bytes
+    clock: int
+    count: int
+    kind: ShardKind = ShardKind.GLOBAL
+
+
+def decode_context(context: bytes) -> tuple[Shard, ...]:
+    """The shards of a context in its own order. MalformedMutation if lengths or header entries do not fit together."""
+    if len(context) < 2:
+        raise _malformed(context, "it is shorter than its header count")
+    header_end = 2 + 2 * abs(int.from_bytes(context[:2], "big", signed=True))
+    if header_end > len(context) or (len(context) - header_end) % _SHARD.size:
+        raise _malformed(context, "its length is not that of whole shards")
+    kinds = [ShardKind.REMOTE] * ((len(context) - header_end) // _SHARD.size)
+    for at in range(2, header_end, 2):
+        entry = int.from_bytes(context[at : at + 2], "big")
+        number = entry & ~_GLOBAL_FLAG
+        if number >= len(kinds):
+            raise _malformed(context, f"its header names shard {number} of {len(kinds)}")
+        kinds[number] = ShardKind.GLOBAL if entry & _GLOBAL_FLAG else ShardKind.LOCAL
+    shards = zip(_SHARD.iter_unpack(context[header_end:]), kinds, strict=True)
+    return tuple(Shard(counter_id, clock, count, kind) for (counter_id, clock, count), kind in shards)
+
+
+def encode_context(shards: tuple[Shard, ...]) -> bytes:
+    """The context of these shards, ascending by id; the inverse of `decode_context` but for the mark of a negative header count."""
+    ordered = sorted(shards, key=lambda shard: shard.counter_id)
+    numbered = ((number, shard.kind) for number, shard in enumerate(ordered) if shard.kind is not ShardKind.REMOTE)
+    header = [number | (_GLOBAL_FLAG if kind is ShardKind.GLOBAL else 0) for number, kind in numbered]
+    parts = [len(header).to_bytes(2, "big"), *(entry.to_bytes(2, "big") for entry in header)]
+    parts += (_SHARD.pack(shard.counter_id, shard.clock, shard.count) for shard in ordered)
+    return b"".join(parts)
+
+
+def merge_contexts(a: bytes, b: bytes) -> bytes:
+    """Both contexts' knowledge in one (Cassandra 4.0, CounterContext.merge)."""
+    if a == b and not has_local_shards(a):
+        return a
+    merged = {shard.counter_id: shard for shard in decode_context(a)}
+    for shard in decode_context(b):
+        mine = merged.get(shard.counter_id)
+        merged[shard.counter_id] = shard if mine is None else merge_shards(mine, shard)
+    return encode_context(tuple(merged.values()))
+
+
+def merge_shards(a: Shard, b: Shard) -> Shard:
+    """One shard of two with the same id: the greater kind, then the greater clock, then the greater count; two local ones add up."""
+    if a.kind is ShardKind.LOCAL and b.kind is ShardKind.LOCAL:
+        return Shard(a.counter_id, _int64(a.clock + b.clock), _int64(a.count + b.count), ShardKind.LOCAL)
+    return a if (a.kind, a.clock, a.count) >= (b.kind, b.clock, b.count) else b
+
+
+def total(context: bytes) -> int:
+    """The counter's value: the sum of its shards as a signed 64-bit integer; 0 for an empty (cleared) value."""
+    return _int64(sum(shard.count for shard in decode_context(context))) if context else 0
+
+
+def has_local_shards(context: bytes) -> bool:
+    """Whether merging this context is not idempotent."""
+    return bool(context) and any(shard.kind is ShardKind.LOCAL for shard in decode_context(context))
+
+
+def _int64(value: int) -> int:
+    """Java's long arithmetic: overflow wraps."""
+    return (value + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1)
+
+
+def _malformed(context: bytes, reason: str) -> MalformedMutation:
+    return MalformedMutation(
+        f"counter context of {len(context)} bytes: {reason}",
+        operation="decode a counter value",
+        hint="The cell's column is no counter in the schema in force, or its bytes are damaged.",
+    )

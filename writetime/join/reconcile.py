@@ -1,0 +1,146 @@
+"""Last-write-wins to the letter of Cassandra 4.0-5.0: cells, liveness, deletions, rows, partitions.
+
+Every merge here is associative, commutative and idempotent on *settled* values, that is values from which everything that their own
+deletions shadow is gone (`settle_row`, `merge_updates` of a value with itself); any merge settles its result. So replicas' copies,
+replays and late arrivals may be thrown together in any order. Three things that Cassandra does are outside that law, there as here: a
+counter that is deleted and used again, local counter shards (`counters`), and the shadowable row deletions of 3.x materialized views.
+
+Nothing here looks at a clock: an expired cell takes part as any other and hides what is older (`view` decides what is alive). Types are
+unknown too; all that is needed from the schema is whether the table counts (`counter`) and, for whole partitions, its clustering order.
+
+Sources: Cassandra 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes, db/rows/Row.Merger, db/rows/RangeTombstoneList.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from writetime.join.counters import merge_contexts
+from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, Cell, DeletionTime, Liveness, Row
+
+CellKey = tuple[bool, str, bytes]
+"""Order of cells in a settled row: simple columns, then complex ones; by name; by path. Code point order is UTF-8 byte order."""
+
+
+def reconcile_cells(a: Cell, b: Cell, *, counter: bool = False) -> Cell:
+    """The cell that survives, of two of the same column and path; for counters, one that knows what both know.
+
+    The greater timestamp wins; on a tie, in this order: a tombstone or expiring cell over a plain one, a tombstone over an expiring
+    one, the later deletion or expiry, the smaller ttl (both expiring), the greater value by unsigned bytes.
+    """
+    if counter and not (a.is_tombstone and b.is_tombstone):
+        return _reconcile_counters(a, b)
+    if a.timestamp != b.timestamp:
+        return a if a.timestamp > b.timestamp else b
+    return a if _tie_rank(a) >= _tie_rank(b) else b
+
+
+def _tie_rank(cell: Cell) -> tuple[bool, bool, int, int, bytes]:
+    dies = cell.local_deletion_time != NO_DELETION_TIME
+    return dies, dies and cell.ttl == NO_TTL, cell.local_deletion_time, -cell.ttl, cell.value
+
+
+def _reconcile_counters(a: Cell, b: Cell) -> Cell:
+    """A tombstone beats a count whatever their timestamps; so does an empty value another; else the contexts merge."""
+    if a.is_tombstone or b.is_tombstone:
+        return a if a.is_tombstone else b
+    timestamp = max(a.timestamp, b.timestamp)
+    if not a.value or not b.value:
+        return max(a, b, key=lambda cell: (not cell.value, cell.timestamp))
+    return Cell(a.column, timestamp, merge_contexts(a.value, b.value), a.path)
+
+
+def merge_liveness(a: Liveness | None, b: Liveness | None) -> Liveness | None:
+    """The superseding one: greater timestamp; on a tie a view's expired mark, then an expiring one, the later expiry, the smaller ttl."""
+    if a is None or b is None:
+        return a or b
+    if a.timestamp != b.timestamp:
+        return a if a.timestamp > b.timestamp else b
+    return a if _liveness_rank(a) >= _liveness_rank(b) else b
+
+
+def _liveness_rank(liveness: Liveness) -> tuple[bool, bool, int, int]:
+    return liveness.ttl == EXPIRED_LIVENESS_TTL, liveness.ttl != NO_TTL, liveness.expires_at, -liveness.ttl
+
+
+def merge_deletions(a: DeletionTime | None, b: DeletionTime | None) -> DeletionTime | None:
+    """The superseding one. A deletion marked at NO_TIMESTAMP deletes nothing and counts as none."""
+    if b is None or b.marked_for_delete_at == NO_TIMESTAMP:
+        return None if a is None or a.marked_for_delete_at == NO_TIMESTAMP else a
+    return b if b.supersedes(a) else a
+
+
+def merge_rows(a: Row, b: Row, *, active: DeletionTime | None = None, counter: bool = False) -> Row:
+    """One settled row of two with the same clustering (or two static rows).
+
+    `active` is the strongest deletion from outside that covers the row: the partition's or a range tombstone's. It is not kept in the
+    row, and neither is anything it shadows. `counter` says that the table's cells are counters.
+    """
+    deletion = merge_deletions(a.deletion, b.deletion)
+    # Of two equal deletions the plain one stays: it is the stronger, and the outcome must not depend on the order.
+    shadowable = deletion is not None and not any(row.deletion == deletion and not row.shadowable for row in (a, b))
+    complex_deletions = dict(a.complex_deletions)
+    for column, complex_deletion in b.complex_deletions.items():
+        winner = merge_deletions(complex_deletions.get(column), complex_deletion)
+        if winner is not None:
+            complex_deletions[column] = winner
+    return _settle(
+        Row(
+            clustering=a.clustering,
+            liveness=merge_liveness(a.liveness, b.liveness),
+            deletion=deletion,
+            shadowable=shadowable,
+            cells=_merge_cells(a.cells, b.cells, counter=counter),
+            complex_deletions=complex_deletions,
+        ),
+        active,
+    )
+
+
+def settle_row(row: Row, *, active: DeletionTime | None = None, counter: bool = False) -> Row:
+    """The row without what its own deletions and `active` shadow, its cells in order and one per column and path."""
+    return merge_rows(Row(row.clustering), row, active=active, counter=counter)
+
+
+def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool) -> tuple[Cell, ...]:
+    """The reconciled cells of both, ordered by `CellKey`."""
+    cells: dict[CellKey, Cell] = {}
+    for source in (a, b):
+        for cell in source:
+            key = (cell.path is not None, cell.column, cell.path or b"")
+            other = cells.get(key)
+            cells[key] = cell if other is None else reconcile_cells(other, cell, counter=counter)
+    return tuple(cells[key] for key in sorted(cells))
+
+
+def _settle(row: Row, active: DeletionTime | None) -> Row:
+    """Drop what is shadowed (Cassandra 4.0, Row.Merger.merge): by `active`, the row deletion, and a complex deletion on its column."""
+    deletion, liveness = row.deletion, row.liveness
+    if deletion is not None and row.shadowable and liveness is not None and liveness.timestamp > deletion.marked_for_delete_at:
+        deletion = None
+    if deletion is not None and not deletion.supersedes(active):
+        deletion = None
+    strongest = deletion or active
+    if liveness is not None and (liveness.timestamp == NO_TIMESTAMP or (strongest is not None and strongest.deletes(liveness.timestamp))):
+        liveness = None
+    complex_deletions = {
+        column: by
+        for column, by in sorted(row.complex_deletions.items())
+        if by.marked_for_delete_at != NO_TIMESTAMP and by.supersedes(strongest)
+    }
+    return Row(
+        clustering=row.clustering,
+        liveness=liveness,
+        deletion=deletion,
+        shadowable=row.shadowable and deletion is not None,
+        cells=_alive(row.cells, strongest, complex_deletions),
+        complex_deletions=complex_deletions,
+    )
+
+
+def _alive(cells: tuple[Cell, ...], strongest: DeletionTime | None, complex_deletions: dict[str, DeletionTime]) -> tuple[Cell, ...]:
+    if strongest is None and not complex_deletions:
+        return cells
+    floor = NO_TIMESTAMP - 1 if strongest is None else strongest.marked_for_delete_at
+    floors = {column: by.marked_for_delete_at for column, by in complex_deletions.items()}
+    return tuple(cell for cell in cells if cell.timestamp > floors.get(cell.column, floor))
