@@ -83,6 +83,14 @@ class SparkConfig(_Model):
     conf: dict[str, str] = Field(default={}, description="Any Spark options, passed through.")
 
 
+class AirflowConfig(_Model):
+    """How the DAGs are scheduled and to whom they belong."""
+
+    owner: str = Field(default="writetime", description="Owner of the DAGs.")
+    ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
+    publish_fallback: str = Field(default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch.")
+
+
 class NodeConfig(_Model):
     """What the shipper has to know of its node. Only the shipper reads this part."""
 
@@ -108,6 +116,7 @@ class PipelineConfig(_Model):
     catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
     kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
     spark: SparkConfig = SparkConfig()
+    airflow: AirflowConfig = AirflowConfig()
     node: NodeConfig | None = Field(default=None, description="Needed by the shipper only.")
     buckets: int = Field(default=1, ge=1, le=4096, description="State shards of a table that is new.")
 

@@ -1,0 +1,52 @@
+"""Take in what the shippers have uploaded: plan a batch, run it in Spark, archive its segments. Wiring only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset
+from writetime_operators import (
+    ArchiveBatchOperator,
+    FailedSegmentsOperator,
+    PlanBatchOperator,
+    SegmentOperator,
+    SparkJobOperator,
+)
+from writetime_settings import settings
+
+RUNBOOK = """
+### cdc_ingest
+Plans a batch over all segments that have come in, runs it in Spark to its seal, archives the segments. Nothing to do: skipped.
+
+| red square | what it means | what to do |
+|---|---|---|
+| `plan` | the bucket or the configuration cannot be read | the message says which; clear when mended |
+| `ingest` | the batch did not reach its seal; nothing is lost or doubled | read the log's last error, clear the task: the very same batch runs again |
+| `archive` | a segment could not be moved | the message names the object; clear the task |
+| `segment` | this one file is damaged, or holds a table whose schema is unknown; all else has gone on | put a good copy at its name in the bucket, or ship a schema snapshot, then clear the square: it comes in with the next batch |
+
+Batches: `batches/<cluster>/<number>/` in the bucket. One segment's story: `ledger/<cluster>/<dc>/<node>/`.
+"""
+
+OUTBOX = Asset("writetime_outbox", uri=f"writetime://{settings.pipeline}/outbox")
+BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
+
+with DAG(
+    "cdc_ingest",
+    description="Segments from the ring into changes and tables",
+    schedule=settings.ingest_schedule,
+    start_date=settings.start_date,
+    catchup=False,
+    max_active_runs=1,
+    doc_md=RUNBOOK,
+    tags=["writetime", settings.pipeline],
+    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
+):
+    plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")
+    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[OUTBOX])
+    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
+    failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
+    segment = SegmentOperator.partial(
+        task_id="segment", retries=0, map_index_template="{{ segment }}", doc_md="Red: this file needs a person. See the runbook."
+    ).expand(segment=failed.output)
+    plan >> ingest >> archive >> failed >> segment

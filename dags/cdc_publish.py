@@ -1,0 +1,37 @@
+"""Drain the outbox to Kafka whenever a batch was sealed, and every few minutes besides. Wiring only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable
+from writetime_operators import PublishDueOperator, SparkJobOperator
+from writetime_settings import settings
+
+RUNBOOK = """
+### cdc_publish
+Sends the events of all sealed batches that Kafka does not hold yet; each event once for `read_committed` consumers.
+Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that hint was lost.
+
+| red square | what it means | what to do |
+|---|---|---|
+| `due` | the bucket or the configuration cannot be read | the message says which; clear when mended |
+| `publish` | Kafka cannot be reached or refuses; events wait in the changes tables, ingest goes on | mend Kafka; the next run catches up by itself |
+"""
+
+OUTBOX = Asset("writetime_outbox", uri=f"writetime://{settings.pipeline}/outbox")
+
+with DAG(
+    "cdc_publish",
+    description="Change events from the outbox to Kafka",
+    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable(settings.publish_fallback, timezone="UTC"), assets=[OUTBOX]),
+    start_date=settings.start_date,
+    catchup=False,
+    max_active_runs=1,
+    doc_md=RUNBOOK,
+    tags=["writetime", settings.pipeline],
+    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
+):
+    due = PublishDueOperator(task_id="due")
+    publish = SparkJobOperator(task_id="publish", job="publish")
+    due >> publish

@@ -1,0 +1,49 @@
+"""Fold the archived segments of some hours again. Wiring only; works with `airflow backfill create` and from the UI."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param
+from writetime_operators import ArchiveBatchOperator, PlanReplayOperator, SparkJobOperator
+from writetime_settings import settings
+
+RUNBOOK = """
+### cdc_replay
+Folds the archived segments of a data interval into the state again, as a batch of its own. What the tables already hold changes
+nothing and is published by nobody twice; what was missing comes in.
+
+* From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00`
+* From the UI: trigger with `start` and `end`.
+
+Its own hourly schedule does nothing: it is there because a backfill needs one. `plan` is retried while another batch is open.
+"""
+
+OUTBOX = Asset("writetime_outbox", uri=f"writetime://{settings.pipeline}/outbox")
+BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
+
+with DAG(
+    "cdc_replay",
+    description="Archived segments of some hours, once more",
+    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+    start_date=settings.start_date,
+    catchup=False,
+    max_active_runs=1,
+    doc_md=RUNBOOK,
+    tags=["writetime", settings.pipeline],
+    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
+    params={
+        "start": Param(None, type=["null", "string"], format="date-time", title="From", description="First hour (UTC). Empty: the run's."),
+        "end": Param(None, type=["null", "string"], format="date-time", title="To", description="End (UTC), excluded. Empty: the run's."),
+    },
+):
+    plan = PlanReplayOperator(
+        task_id="plan",
+        start="{{ params.start or data_interval_start.isoformat() }}",
+        end="{{ params.end or data_interval_end.isoformat() }}",
+        retries=20,
+        retry_delay=timedelta(seconds=15),
+    )
+    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[OUTBOX])
+    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
+    plan >> ingest >> archive

@@ -1,0 +1,179 @@
+"""Airflow operators of writetime: thin shells around the core's batch functions, and around spark-submit.
+
+They read the pipeline's YAML that WRITETIME_CONFIG names, hand over, and turn what comes back into XComs, skips and failures with
+names. They start Spark jobs by path and never import them. Every `.py` in this folder is executed by Airflow under its bare name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from writetime.batch.archive import archive, mark_for_retry
+from writetime.batch.check import check_segment
+from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
+from writetime.batch.publish import publish_due
+from writetime.config import PipelineConfig, load
+from writetime.errors import WritetimeError
+from writetime.store import Store, open_store
+
+ROOT = Path(__file__).resolve().parent.parent
+CONNECTION = "spark_writetime"
+
+
+def config_path() -> str:
+    """The pipeline's YAML, by the environment of scheduler and workers."""
+    path = os.environ.get("WRITETIME_CONFIG")
+    if not path:
+        raise AirflowFailException("WRITETIME_CONFIG is not set: let it name the pipeline's YAML, for the scheduler and all workers")
+    return path
+
+
+def pipeline() -> tuple[PipelineConfig, Store]:
+    config = load(config_path())
+    return config, open_store(config.bucket)
+
+
+def failure(error: WritetimeError) -> AirflowException:
+    """The error as Airflow should take it: retried where a retry can help, else failed at once."""
+    return AirflowException(str(error)) if error.retriable else AirflowFailException(str(error))
+
+
+class PlanBatchOperator(BaseOperator):
+    """Plan the next batch over what has come in; its number is the XCom. Skips what follows when there is nothing to do."""
+
+    def execute(self, context: Context) -> int:
+        config, store = pipeline()
+        try:
+            manifest = plan_ingest(store, config.cluster.name, now=datetime.now(UTC))
+        except WritetimeError as error:
+            raise failure(error) from error
+        if manifest is None:
+            raise AirflowSkipException("nothing has come in")
+        self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
+        return manifest.number
+
+
+class PlanReplayOperator(BaseOperator):
+    """Plan a batch over the archived segments of an interval of hours; its number is the XCom. Skips when there are none."""
+
+    template_fields: Sequence[str] = ("start", "end")
+
+    def __init__(self, *, start: str, end: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start = start
+        self.end = end
+
+    def execute(self, context: Context) -> int:
+        if getattr(context["dag_run"], "run_type", "") == "scheduled":
+            raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
+        config, store = pipeline()
+        start, end = datetime.fromisoformat(self.start), datetime.fromisoformat(self.end)
+        try:
+            manifest = plan_replay(store, config.cluster.name, start=start, end=end, now=datetime.now(UTC))
+        except WritetimeError as error:
+            raise failure(error) from error
+        if manifest is None:
+            raise AirflowSkipException(f"no segment in the archive was sealed between {start} and {end}")
+        self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
+        return manifest.number
+
+
+class SparkJobOperator(SparkSubmitOperator):
+    """Run one of the project's Spark jobs by spark-submit, with the jars that set-up has locked."""
+
+    def __init__(self, *, job: str, arguments: Sequence[str] = (), **kwargs: Any) -> None:
+        jars = sorted(str(jar) for jar in (ROOT / "jars" / "spark").glob("*.jar"))
+        super().__init__(
+            application=str(ROOT / "spark_jobs" / f"{job}.py"),
+            application_args=["--config", os.environ.get("WRITETIME_CONFIG", ""), *arguments],
+            conn_id=CONNECTION,
+            jars=",".join(jars) or None,
+            env_vars={"PYTHONPATH": str(ROOT)},
+            conf={"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if _local() else None,
+            verbose=False,
+            **kwargs,
+        )
+
+
+def _local() -> bool:
+    """Whether driver and executors share this machine, so that nothing has to listen on other addresses."""
+    return '"host": "local' in os.environ.get(f"AIRFLOW_CONN_{CONNECTION.upper()}", "")
+
+
+class ArchiveBatchOperator(BaseOperator):
+    """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object."""
+
+    template_fields: Sequence[str] = ("batch",)
+
+    def __init__(self, *, batch: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def execute(self, context: Context) -> dict[str, str]:
+        config, store = pipeline()
+        try:
+            return dict(archive(store, config.cluster.name, int(self.batch)))
+        except WritetimeError as error:
+            raise failure(error) from error
+
+
+class FailedSegmentsOperator(BaseOperator):
+    """The batch's segments that need a person, as arguments for one task each."""
+
+    template_fields: Sequence[str] = ("batch",)
+
+    def __init__(self, *, batch: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def execute(self, context: Context) -> list[str]:
+        config, store = pipeline()
+        sealed = read_sealed(store, config.cluster.name, int(self.batch))
+        return [outcome.object for outcome in sealed.segments if not outcome.ok] if sealed else []
+
+
+class SegmentOperator(BaseOperator):
+    """One segment that could not be used whole: red until its object is good. Cleared, it is checked again and let into the next batch."""
+
+    template_fields: Sequence[str] = ("segment",)
+
+    def __init__(self, *, segment: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.segment = segment
+
+    def execute(self, context: Context) -> str:
+        # The label of the square in the grid: node and file, not a number.
+        context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
+        config, store = pipeline()
+        try:
+            problems = check_segment(store, config.cluster.name, self.segment)
+        except WritetimeError as error:
+            raise failure(error) from error
+        if problems:
+            lines = "\n".join(f"  at {problem.position}: {problem.message}" for problem in problems)
+            raise AirflowFailException(
+                f"{self.segment} cannot be used whole:\n{lines}\nThe bytes are in quarantine and everything else has gone on. "
+                f"Put a good copy at that name in {config.bucket}, then clear this task: the segment comes in with the next batch."
+            )
+        mark_for_retry(store, self.segment)
+        self.log.info("%s is good now; the next batch takes it in", self.segment)
+        return self.segment
+
+
+class PublishDueOperator(BaseOperator):
+    """Skips what follows when everything sealed is known to be in Kafka."""
+
+    def execute(self, context: Context) -> None:
+        config, store = pipeline()
+        if config.kafka is None:
+            raise AirflowSkipException("the pipeline has no `kafka`: nothing is published")
+        if not publish_due(store, config.cluster.name):
+            raise AirflowSkipException("every sealed batch has been published")
