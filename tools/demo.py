@@ -1,0 +1,187 @@
+"""The demo: a recorded three-node ring goes through the real shipper, Airflow, Spark and Kafka, and is compared with what the ring said.
+
+    python -m tools.demo          run it, check it, stop everything; exit code 0 only if every check holds
+    python -m tools.demo up       the same, and leave it running: UI, scheduler, broker (`down` stops it)
+    python -m tools.demo down
+
+What it left behind (var/demo) is taken up by the next run, which ships nothing twice and publishes nothing twice; `--fresh` starts anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tests.ring.recording import Recording
+from tools import ROOT, verify
+from tools.console import say, step
+from tools.errors import ToolError
+from tools.services import process
+from tools.services.airflow import Airflow
+from tools.services.airflow_api import AirflowApi
+from tools.services.kafka import Kafka
+from tools.site import Site
+
+FOLDER = ROOT / "var" / "demo"
+RUN = ROOT / "var" / "run"
+DAGS = ("cdc_ingest", "cdc_publish", "cdc_replay")
+_PATIENCE_SECONDS = 300.0
+
+app = typer.Typer(add_completion=False, help=__doc__, invoke_without_command=True)
+Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo left.")]
+Folder = Annotated[Path, typer.Option("--folder", help="Where the demo keeps everything.")]
+
+
+@app.callback()
+def run(context: typer.Context, fresh: Fresh = False, folder: Folder = FOLDER) -> None:
+    """Run the demo, check it, stop everything."""
+    if context.invoked_subcommand is None:
+        _main(folder, fresh, keep=False)
+
+
+@app.command()
+def up(fresh: Fresh = False, folder: Folder = FOLDER) -> None:
+    """Run the demo and leave it running."""
+    _main(folder, fresh, keep=True)
+
+
+@app.command()
+def down() -> None:
+    """Stop what `up` left running."""
+    process.stop_all(process.recorded(RUN))
+
+
+def _main(folder: Path, fresh: bool, *, keep: bool) -> None:
+    begun = time.monotonic()
+    try:
+        _refuse_second()
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        good = _demo(Site(folder.resolve()), keep=keep)
+    except ToolError as error:
+        say(f"✗ {error}")
+        raise typer.Exit(1) from error
+    say(f"{'✓ the demo holds' if good else '✗ the demo does not hold'}: {time.monotonic() - begun:.0f} s in all")
+    raise typer.Exit(0 if good else 1)
+
+
+def _refuse_second() -> None:
+    running = [service.name for service in process.recorded(RUN) if service.alive]
+    if running:
+        raise ToolError(f"A demo is running already ({', '.join(running)}). Stop it first: make down")
+
+
+def _demo(site: Site, *, keep: bool) -> bool:
+    recording = Recording.open()
+    kafka = Kafka(site.folder / "kafka", run=RUN)
+    airflow = Airflow(site.folder / "airflow", config=site.config, run=RUN)
+    done = False
+    try:
+        with step("start Kafka and Airflow, and ship three nodes' segments meanwhile"):
+            kafka.start()
+            site.write_configs(recording, bootstrap=kafka.bootstrap, schedule="* * * * *" if keep else None)
+            with ThreadPoolExecutor(2) as pool:
+                ready = pool.submit(airflow.start, expect=DAGS)
+                shipped = pool.submit(ship, site, recording)
+                shipped.result()
+                ready.result()
+        with step("Airflow runs cdc_ingest, then cdc_publish"):
+            run_pipeline(airflow.api)
+        with step("compare events and tables with what the ring answered"):
+            report = verify.verify(site, recording, kafka.bootstrap)
+        verify.show(report)
+        done = report.good
+    finally:
+        if not (keep and done):
+            airflow.stop()
+            kafka.stop()
+    if keep and done:
+        say(f"Airflow: {airflow.url}  user admin, password {airflow.password}")
+        say(f"Kafka: {kafka.bootstrap}   bucket: {site.bucket}   stop with: make down")
+    return done
+
+
+def ship(site: Site, recording: Recording) -> None:
+    """Stage the recording as the nodes' cdc_raw folders, and let a shipper of each send what is there."""
+    recording.stage(site.nodes)
+    shippers = [_shipper(site.shipper_config(node)) for node in recording.nodes]
+    for node, shipper in zip(recording.nodes, shippers, strict=True):
+        output, _ = shipper.communicate()
+        if shipper.returncode != 0:
+            raise ToolError(f"The shipper of node {node.address} failed:\n{output}")
+        say(f"  node {node.address}: {_last_line(output)}")
+        left = list((site.nodes / node.address / "cdc_raw").glob("*.log"))
+        if left:
+            raise ToolError(f"The shipper of node {node.address} left {len(left)} segments behind:\n{output}")
+
+
+def _shipper(config: Path) -> subprocess.Popen[str]:
+    program = Path(sys.executable).parent / "writetime"
+    return subprocess.Popen(
+        [str(program), "ship", "--config", str(config), "--once"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def run_pipeline(api: AirflowApi) -> None:
+    """One run of cdc_ingest by the scheduler, and the run of cdc_publish that follows from it."""
+    before = {run["dag_run_id"] for run in api.runs("cdc_publish")}
+    for dag in DAGS:
+        api.pause(dag, paused=False)
+    ingest = api.trigger("cdc_ingest")
+    _expect_success(api, "cdc_ingest", ingest)
+    states = {task["task_id"]: task["state"] for task in api.tasks("cdc_ingest", ingest)}
+    if states["ingest"] == "success":
+        _expect_success(api, "cdc_publish", _next_run(api, before))
+    else:
+        say("  nothing new had come in; cdc_publish is asked all the same")
+        _expect_success(api, "cdc_publish", api.trigger("cdc_publish"))
+
+
+def _next_run(api: AirflowApi, before: set[str]) -> str:
+    """The run of cdc_publish that the seal of the batch has started."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for run in api.runs("cdc_publish"):
+            if run["dag_run_id"] not in before:
+                return str(run["dag_run_id"])
+        time.sleep(1)
+    raise ToolError("cdc_ingest has sealed a batch, but no run of cdc_publish followed")
+
+
+def _expect_success(api: AirflowApi, dag: str, run: str) -> None:
+    shown: dict[str, str] = {}
+
+    def progress(tasks: Iterable[dict[str, Any]]) -> None:
+        for task in tasks:
+            name, state = _task_name(task), str(task["state"])
+            if shown.get(name) != state and state not in ("None", "scheduled"):
+                say(f"  {dag}.{name}: {state}")
+                shown[name] = state
+
+    if api.wait(dag, run, seconds=_PATIENCE_SECONDS, progress=progress) == "success":
+        return
+    failed = [task for task in api.tasks(dag, run) if task["state"] == "failed"]
+    logs = "\n".join(api.log(dag, run, task["task_id"], task["try_number"], task["map_index"])[-4000:] for task in failed)
+    raise ToolError(f"Run {run} of {dag} failed: {', '.join(_task_name(task) for task in failed)}\n{logs}")
+
+
+def _task_name(task: dict[str, Any]) -> str:
+    label = task.get("rendered_map_index") or (str(task["map_index"]) if task["map_index"] >= 0 else "")
+    return f"{task['task_id']}[{label}]" if label else str(task["task_id"])
+
+
+if __name__ == "__main__":
+    app()

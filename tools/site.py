@@ -1,0 +1,73 @@
+"""A whole writetime on one machine, in one folder: where everything of a demo lies, and the YAMLs that say so.
+
+    <folder>/pipeline.yaml           read by the jobs and the DAGs
+    <folder>/nodes/<address>/        one node: cdc_raw and the shipper's own shipper.yaml
+    <folder>/bucket, lake, kafka, airflow
+
+Knows names and folders, starts nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.ring.recording import NodeInfo, Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The folders of a demo."""
+
+    folder: Path
+
+    @property
+    def bucket(self) -> Path:
+        return self.folder / "bucket"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "pipeline.yaml"
+
+    @property
+    def catalog(self) -> Path:
+        return self.folder / "lake" / "catalog.db"
+
+    @property
+    def nodes(self) -> Path:
+        return self.folder / "nodes"
+
+    def shipper_config(self, node: NodeInfo) -> Path:
+        return self.nodes / node.address / "shipper.yaml"
+
+    def write_configs(self, recording: Recording, *, bootstrap: str, schedule: str | None) -> None:
+        """The pipeline's YAML, and one for each node's shipper: the same but for the part `node`."""
+        self.catalog.parent.mkdir(parents=True, exist_ok=True)
+        common: dict[str, Any] = {
+            "pipeline": "demo",
+            "cluster": {"name": recording.cluster_name, "datacenters": sorted({node.datacenter for node in recording.nodes})},
+            "bucket": str(self.bucket),
+        }
+        jobs = {
+            "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
+            "kafka": {"bootstrap.servers": bootstrap, "topic.prefix": "demo"},
+            "airflow": {"ingest_schedule": schedule},
+        }
+        _write(self.config, common | jobs)
+        for node in recording.nodes:
+            about = {
+                "cdc_raw": "cdc_raw",
+                "host_id": node.host_id,
+                "datacenter": node.datacenter,
+                "rpc_address": node.address,
+                "schema_file": str(recording.schema_snapshot_path),
+            }
+            _write(self.shipper_config(node), common | {"node": about})
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
