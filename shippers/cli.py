@@ -1,0 +1,62 @@
+"""The command `writetime ship`: reads the configuration, sets up log and signals, and starts the agent.
+
+Imports the agent, and with it the drivers, only when the command runs: the command line loads this module for its help alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+import typer
+
+
+def ship(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with a `node` part.", show_default=False)],
+    once: Annotated[
+        bool, typer.Option("--once", help="One look at the folder, then end; exit code 1 if a file could not be shipped.")
+    ] = False,
+) -> None:
+    """Ship finished segments from this node's cdc_raw into the bucket, verify them, and only then delete them here."""
+    from shippers import node
+    from shippers.agent import Agent
+    from writetime.config import load
+    from writetime.store import open_store
+
+    settings = load(config)
+    wanted = node.require_node(settings)
+    configure_log()
+    link = node.Link(wanted) if wanted.address else None
+    try:
+        done = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals()).run(once=once)
+    finally:
+        if link is not None:
+            link.close()
+    if once and not done:
+        raise typer.Exit(1)
+
+
+def stop_on_signals() -> Event:
+    """An event that SIGTERM and SIGINT set; the agent finishes the file in hand."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def configure_log() -> None:
+    """Structured log on stderr: lines for a person at a terminal, JSON otherwise."""
+    import structlog
+
+    person = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )

@@ -1,0 +1,224 @@
+"""Who the node is: what the configuration says, what the node says of itself, and what it said last time.
+
+Strategy: the three are merged into one `NodeFacts`; where configuration and node disagree about identity (cluster, datacenter, host
+id) the shipper refuses to go on, since objects under a wrong name can hardly be told apart later. `Link` is the only part that
+talks to Cassandra, over CQL to this one node; it connects when it is needed and again after an error. Knows nothing of segments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from shippers.schema_snapshot import plain, schema_version, take_snapshot
+from writetime import names
+from writetime.config import NodeConfig, PipelineConfig
+from writetime.errors import ConfigError, PreconditionFailed, ShipError
+from writetime.store import Store
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 10.0
+_REQUEST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node's identity and what else is known of it; None = not known. `tokens` are decimal texts."""
+
+    cluster: str
+    datacenter: str
+    host_id: str
+    address: str | None = None
+    rack: str | None = None
+    release_version: str | None = None
+    tokens: list[str] | None = None
+
+    @property
+    def name(self) -> names.NodeName:
+        return names.NodeName(self.cluster, self.datacenter, self.host_id)
+
+    def metadata(self) -> dict[str, str]:
+        """What every segment's object carries of its node."""
+        fields = ("host_id", "datacenter", "address", "release_version")
+        return {field: value for field in fields if (value := getattr(self, field)) is not None}
+
+
+class Link:
+    """CQL to one node. Every method raises ShipError (retriable) while the node does not answer."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._cluster: Any = None
+        self._session: Any = None
+
+    def facts(self) -> dict[str, Any]:
+        """What the node says of itself, in the fields of NodeFacts."""
+        return self._ask("ask the node who it is", _facts)
+
+    def schema_version(self) -> str:
+        return self._ask("ask the node for its schema version", schema_version)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The node's schema; see shippers.schema_snapshot."""
+        return self._ask("ask the node for its schema", take_snapshot)
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.shutdown()
+        self._cluster = self._session = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, operation: str, question: Callable[[Any], T]) -> T:
+        from cassandra import DriverException
+        from cassandra.cluster import NoHostAvailable
+
+        try:
+            return question(self._connected())
+        except (DriverException, NoHostAvailable, OSError) as error:
+            self.close()
+            address = f"{self._config.address}:{self._config.port}"
+            hint = "Check node.address, node.port, user and password."
+            raise ShipError(f"{type(error).__name__}: {error}", operation=operation, obj=address, retriable=True, hint=hint) from error
+
+    def _connected(self) -> Any:
+        if self._session is None:
+            from cassandra.auth import PlainTextAuthProvider
+            from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+            from cassandra.policies import WhiteListRoundRobinPolicy
+
+            config = self._config
+            secret = config.password.get_secret_value() if config.password else ""
+            # This node and no other: another one's facts would name our segments wrongly.
+            policy = WhiteListRoundRobinPolicy([config.address])
+            profile = ExecutionProfile(load_balancing_policy=policy, request_timeout=_REQUEST_SECONDS)
+            self._cluster = Cluster(
+                [config.address],
+                port=config.port,
+                auth_provider=PlainTextAuthProvider(config.username, secret) if config.username else None,
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                connect_timeout=_CONNECT_SECONDS,
+                schema_metadata_enabled=False,
+                token_metadata_enabled=False,
+            )
+            self._session = self._cluster.connect()
+        return self._session
+
+
+def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[str, Any]) -> NodeFacts:
+    """One truth of what the configuration says, what the node has just told, and what it told an earlier run.
+
+    ConfigError when the configuration contradicts the node, or when nobody knows host id or datacenter.
+    """
+    node = require_node(config)
+    written = {"cluster": config.cluster.name, "datacenter": node.datacenter, "host_id": node.host_id}
+    for field, value in written.items():
+        said = told.get(field)
+        if value is not None and said is not None and value != said:
+            raise ConfigError(
+                f"the configuration says {field} `{value}`, the node says `{said}`",
+                operation="find out who the node is",
+                obj=str(node.cdc_raw),
+                hint="Correct the configuration: objects are named by these.",
+            )
+    # Notes count only for the same node: a folder may have been given to another one since.
+    known = told or (remembered if _same_node(written, remembered) else {})
+    facts = {"address": node.address, **known, **{k: v for k, v in written.items() if v is not None}}
+    for field in ("host_id", "datacenter"):
+        if not facts.get(field):
+            raise ConfigError(
+                f"node.{field} is not in the configuration and the node was not asked",
+                operation="find out who the node is",
+                obj=str(node.cdc_raw),
+                hint=f"Set node.{field}, or node.address so that the node can be asked while it is up.",
+            )
+    if facts["datacenter"] not in config.cluster.datacenters:
+        raise ConfigError(
+            f"datacenter `{facts['datacenter']}` is not among cluster.datacenters ({', '.join(config.cluster.datacenters)})",
+            operation="find out who the node is",
+            obj=str(node.cdc_raw),
+        )
+    return NodeFacts(**facts)
+
+
+def require_node(config: PipelineConfig) -> NodeConfig:
+    """The part of the configuration that the shipper cannot do without."""
+    if config.node is None:
+        raise ConfigError("there is no `node` part", operation="start the shipper", hint="Add `node: {cdc_raw: …}`.")
+    return config.node
+
+
+def publish(store: Store, facts: NodeFacts) -> bool:
+    """Write the node's object if it says something new; whether it did. What is not known now keeps its former value."""
+    name = names.node_facts(facts.name)
+    info = store.head(name)
+    before = json.loads(store.read(name, generation=info.generation)) if info else {}
+    now = before | {key: value for key, value in asdict(facts).items() if value is not None}
+    if now == before:
+        return False
+    try:
+        store.put(name, _document(now), if_generation=info.generation if info else 0)
+    except PreconditionFailed:
+        # Only this node's shipper writes here: an answer was lost on the way, and the next round sees what is there.
+        return False
+    return True
+
+
+def notes_file(node: NodeConfig) -> Path:
+    folder = node.state_dir or node.cdc_raw.parent / f"{node.cdc_raw.name}.writetime"
+    return folder / "node.json"
+
+
+def remember(path: Path, facts: NodeFacts) -> None:
+    """Note the facts for a start while the node is down."""
+    document = _document(asdict(facts))
+    try:
+        if path.exists() and path.read_bytes() == document:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(document)
+        fresh.replace(path)
+    except OSError as error:
+        raise ShipError(
+            f"cannot be written: {error.strerror}", operation="note who the node is", obj=str(path), hint="Set node.state_dir."
+        ) from error
+
+
+def recall(path: Path) -> dict[str, Any]:
+    """What an earlier run noted; {} if nothing was, or nothing that can be read."""
+    try:
+        noted = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) and noted.keys() <= NodeFacts.__dataclass_fields__.keys() else {}
+
+
+def _same_node(written: Mapping[str, Any], remembered: Mapping[str, Any]) -> bool:
+    return all(value is None or remembered.get(field) == value for field, value in written.items())
+
+
+def _facts(session: Any) -> dict[str, Any]:
+    row = session.execute("SELECT cluster_name, data_center, host_id, rpc_address, rack, release_version, tokens FROM system.local").one()
+    cluster, datacenter, host_id, address, rack, release, tokens = row
+    return {
+        "cluster": cluster,
+        "datacenter": datacenter,
+        "host_id": str(host_id),
+        "address": str(address),
+        "rack": rack,
+        "release_version": release,
+        "tokens": sorted(plain(tokens or []), key=int),
+    }
+
+
+def _document(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"

@@ -1,0 +1,192 @@
+"""One completed segment: into the bucket, verified, and only then off the node's disk.
+
+Strategy: every step can be repeated, and a death between any two leaves a state from which the next start goes on.
+
+    stat, CRC32C       what is to be confirmed
+    ledger             processed already? then the archive must hold the same bytes
+    put                only if there is none; if there is one, it must be the same bytes
+    head               asked anew: the store's own size and CRC32C, and the generation that was just written
+    stat               the file has not changed meanwhile
+    delete log, idx    in this order: an idx alone says that its log is done, a log alone would look like a new one
+
+Other bytes under the same name are never settled here: the file stays, and the error comes again until a person has looked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+
+from writetime.errors import PreconditionFailed, ShipError
+from writetime.names import SegmentRef
+from writetime.store import ObjectInfo, Store
+from writetime.store.checksum import crc32c_of
+
+
+class Outcome(Enum):
+    """How the store came to hold the segment."""
+
+    UPLOADED = "uploaded"
+    ALREADY_THERE = "already there"
+    ALREADY_PROCESSED = "already processed"
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A completed segment on disk, as it was when its checksum was taken."""
+
+    ref: SegmentRef
+    log: Path
+    size: int
+    crc32c: int
+    mtime_ns: int
+    inode: int
+
+    @property
+    def sealed_at(self) -> datetime:
+        """When Cassandra wrote last to the segment: the mtime of the log."""
+        return datetime.fromtimestamp(self.mtime_ns / 1e9, UTC)
+
+    @property
+    def idx(self) -> Path:
+        return self.log.with_name(self.ref.segment.idx_filename)
+
+
+def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str]) -> Outcome:
+    """Ship one completed segment and delete it from `folder`.
+
+    `metadata` is added to the object's. ShipError when the store holds other bytes under the name, or when the file changed;
+    StoreError and its children as the store raises them. Whatever is raised, the segment is still on disk.
+    """
+    local = measure(ref, folder)
+    outcome = _processed(store, local) or _upload(store, local, metadata)
+    _require_unchanged(local)
+    remove(local.log)
+    remove(local.idx)
+    return outcome
+
+
+def measure(ref: SegmentRef, folder: Path) -> Local:
+    """Size, CRC32C and identity of a segment's file. ShipError if it cannot be read or changes while it is."""
+    log = folder / ref.segment.filename
+    before = _stat(log)
+    try:
+        crc, size = crc32c_of(log)
+    except OSError as error:
+        raise ShipError(f"cannot be read: {error.strerror}", operation="read a segment", obj=str(log)) from error
+    local = Local(ref, log, size, crc, before.st_mtime_ns, before.st_ino)
+    _require_unchanged(local)
+    return local
+
+
+def remove(path: Path) -> None:
+    """Delete a file and sync its folder. A file that is gone already is as good."""
+    try:
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ShipError(
+            f"cannot be deleted: {error.strerror}",
+            operation="delete a shipped file",
+            obj=str(path),
+            hint="It is safe in the bucket. The shipper must run as a user that may write to cdc_raw.",
+        ) from error
+
+
+def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+    noted = {"sealed_at": local.sealed_at.isoformat(), "size": str(local.size), "crc32c": str(local.crc32c), **metadata}
+    written: ObjectInfo | None = None
+    try:
+        written = store.put(local.ref.incoming, local.log, if_generation=0, metadata=noted)
+    except PreconditionFailed:
+        # By an earlier run that died, or by an attempt whose answer was lost: what counts is which bytes are there.
+        written = None
+    confirmed = store.head(local.ref.incoming)
+    if confirmed is None:
+        return _taken_in_meanwhile(store, local)
+    _require_same(local, confirmed)
+    if written is not None and confirmed.generation != written.generation:
+        raise ShipError(
+            f"generation {written.generation} was written, {confirmed.generation} is there",
+            operation="verify an upload",
+            obj=local.ref.incoming,
+            hint="Somebody replaced the object. The next round compares it again.",
+            retriable=True,
+        )
+    return Outcome.ALREADY_THERE if written is None else Outcome.UPLOADED
+
+
+def _taken_in_meanwhile(store: Store, local: Local) -> Outcome:
+    """The object is gone: either a batch has archived it in this very moment, or it was lost."""
+    if (processed := _processed(store, local)) is not None:
+        return processed
+    raise ShipError(
+        "the object is not there although the store accepted it, and no batch has taken it in",
+        operation="verify an upload",
+        obj=local.ref.incoming,
+        hint="The file is kept and shipped again.",
+        retriable=True,
+    )
+
+
+def _processed(store: Store, local: Local) -> Outcome | None:
+    """Whether the pipeline has archived this very segment before; asks the archive itself, the ledger only says where.
+
+    A segment can come back: its deletion was cut short, or the node replayed it after a crash.
+    """
+    if store.head(local.ref.ledger) is None:
+        return None
+    entry = json.loads(store.read(local.ref.ledger))
+    if entry.get("state") != "archived":
+        return None
+    archived = store.head(entry["archived_as"])
+    if archived is None:
+        raise ShipError(
+            "the ledger says it was archived, but it is not there", operation="look for a segment in the archive", obj=entry["archived_as"]
+        )
+    _require_same(local, archived)
+    return Outcome.ALREADY_PROCESSED
+
+
+def _require_same(local: Local, stored: ObjectInfo) -> None:
+    if (stored.size, stored.crc32c) == (local.size, local.crc32c):
+        return
+    raise ShipError(
+        f"the store holds {stored.size} bytes with CRC32C {stored.crc32c:08x}, {local.log} has {local.size} with {local.crc32c:08x}",
+        operation="compare a segment with the store",
+        obj=stored.name,
+        hint="Nothing was overwritten or deleted. Find out which of the two is right; the shipper goes on with other segments.",
+    )
+
+
+def _require_unchanged(local: Local) -> None:
+    now = _stat(local.log)
+    if (now.st_size, now.st_mtime_ns, now.st_ino) != (local.size, local.mtime_ns, local.inode):
+        raise ShipError(
+            "the file changed while it was shipped",
+            operation="ship a segment",
+            obj=str(local.log),
+            hint="It is kept, and compared again in the next round.",
+            retriable=True,
+        )
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise ShipError(
+            f"cannot be looked at: {error.strerror}",
+            operation="ship a segment",
+            obj=str(path),
+            hint="If it vanished, somebody else deletes segments: cdc_block_writes: false lets Cassandra do so.",
+        ) from error
