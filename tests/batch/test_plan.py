@@ -1,0 +1,282 @@
+"""Planning and archiving against a real folder store: what a batch takes in, and that every step may be repeated."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from writetime import names
+from writetime.batch.archive import archive, mark_for_retry
+from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, total
+from writetime.batch.plan import history, plan_ingest, plan_replay, read_manifest
+from writetime.batch.publish import Published, publish_due, write_published
+from writetime.errors import BatchBusy, BatchError, ChecksumMismatch, ObjectNotFound
+from writetime.store import open_store
+from writetime.store.local import LocalStore
+
+CLUSTER = "ring one"
+NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
+NODE = names.NodeName(CLUSTER, "dc1", "7b1c0a52-0c43-4f0a-8a57-0242ac120002")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = open_store(str(tmp_path / "bucket"))
+    assert isinstance(store, LocalStore)
+    return store
+
+
+def ref(segment_id: int) -> names.SegmentRef:
+    return names.SegmentRef(NODE, names.SegmentName(id=segment_id, version=7))
+
+
+def ship(store: LocalStore, segment_id: int, data: bytes = b"segment", sealed_at: datetime = NOW) -> str:
+    name = ref(segment_id).incoming
+    store.put(name, data, if_generation=0, metadata={"sealed_at": sealed_at.isoformat()})
+    return name
+
+
+def seal(store: LocalStore, manifest: Manifest, bad: set[str] = frozenset(), held: list[str] | None = None) -> Sealed:  # type: ignore[assignment]
+    outcomes = [
+        SegmentOutcome(
+            object=segment.object,
+            frames=3,
+            updates=3,
+            problems=[Problem(kind="corrupt_frame", position=99, size=7, message="CRC")] if segment.object in bad else [],
+        )
+        for segment in manifest.segments
+    ]
+    sealed = Sealed(
+        number=manifest.number,
+        kind=manifest.kind,
+        sealed_at=NOW,
+        segments=outcomes,
+        accounting=[],
+        state={},
+        held=sorted(bad) if held is None else held,
+        snapshots_applied=manifest.schema_snapshots,
+    )
+    store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
+    return sealed
+
+
+def plan(store: LocalStore) -> Manifest | None:
+    return plan_ingest(store, CLUSTER, now=NOW)
+
+
+def planned(store: LocalStore) -> Manifest:
+    manifest = plan(store)
+    assert manifest is not None
+    return manifest
+
+
+def ledger(store: LocalStore, segment_id: int) -> LedgerEntry:
+    entry = LedgerEntry.read(store, ref(segment_id).ledger)
+    assert entry is not None
+    return entry
+
+
+def test_nothing_has_come_in(store: LocalStore) -> None:
+    assert plan(store) is None
+
+
+def test_a_manifest_pins_segments_oldest_first(store: LocalStore) -> None:
+    younger = ship(store, 2)
+    older = ship(store, 3, b"older", sealed_at=NOW - timedelta(hours=1))
+    manifest = planned(store)
+    assert (manifest.number, manifest.base, manifest.now) == (1, 0, int(NOW.timestamp()))
+    assert [segment.object for segment in manifest.segments] == [older, younger]
+    info = store.head(older)
+    assert info is not None
+    assert (manifest.segments[0].generation, manifest.segments[0].crc32c) == (info.generation, info.crc32c)
+
+
+def test_foreign_objects_are_left_alone(store: LocalStore) -> None:
+    store.put(names.incoming_prefix(CLUSTER) + "dc1/node/README.txt", b"hello")
+    assert plan(store) is None
+
+
+def test_an_unsealed_batch_is_handed_out_again(store: LocalStore) -> None:
+    ship(store, 1)
+    first = planned(store)
+    ship(store, 2)
+    assert planned(store) == first
+    seal(store, first)
+    second = planned(store)
+    assert (second.number, second.base) == (2, 1)
+    assert [segment.ref for segment in second.segments] == [ref(2)]
+
+
+def test_planning_finishes_the_archive_of_the_last_batch(store: LocalStore) -> None:
+    name = ship(store, 1)
+    seal(store, planned(store))
+    assert plan(store) is None
+    assert store.head(name) is None
+    assert ledger(store, 1).state == "archived"
+
+
+def test_the_archive_is_by_the_hour_the_segment_was_sealed(store: LocalStore) -> None:
+    ship(store, 1, sealed_at=datetime(2026, 5, 3, 23, 59, 59, tzinfo=UTC))
+    seal(store, planned(store))
+    assert archive(store, CLUSTER, 1) == {ref(1).incoming: "archived"}
+    target = f"cdc_archive/ring%20one/date=2026-05-03/hour=23/dc1/{NODE.host_id}/CommitLog-7-1.log"
+    assert store.read(target) == b"segment"
+    assert ledger(store, 1).archived_as == target
+    assert archive(store, CLUSTER, 1) == {}
+
+
+def test_an_unsealed_batch_is_not_archived(store: LocalStore) -> None:
+    ship(store, 1)
+    planned(store)
+    with pytest.raises(BatchError, match="not sealed"):
+        archive(store, CLUSTER, 1)
+
+
+@pytest.mark.parametrize("died_after", ["copy", "note", "delete"])
+def test_archiving_goes_on_from_any_point_of_death(store: LocalStore, died_after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = ship(store, 1)
+    seal(store, planned(store))
+
+    class Death(Exception):
+        pass
+
+    def dying(step: str) -> None:
+        real = getattr(LocalStore, step)
+
+        def call(self: LocalStore, target: str, *args: object, **kwargs: object) -> object:
+            result = real(self, target, *args, **kwargs)
+            if step != "put" or target.startswith("ledger/"):
+                raise Death
+            return result
+
+        monkeypatch.setattr(LocalStore, step, call)
+
+    dying({"copy": "copy", "note": "put", "delete": "delete"}[died_after])
+    with pytest.raises(Death):
+        archive(store, CLUSTER, 1)
+    monkeypatch.undo()
+    archive(store, CLUSTER, 1)
+    entry = ledger(store, 1)
+    assert (entry.state, entry.history) == ("archived", [])
+    assert entry.archived_as is not None
+    assert store.read(entry.archived_as) == b"segment"
+    assert store.head(name) is None
+
+
+def test_other_bytes_in_the_archive_stop_everything(store: LocalStore) -> None:
+    name = ship(store, 1)
+    store.put(ref(1).archived(NOW), b"other bytes", if_generation=0)
+    seal(store, planned(store))
+    with pytest.raises(ChecksumMismatch, match="other bytes"):
+        archive(store, CLUSTER, 1)
+    assert store.read(name) == b"segment"
+
+
+def test_a_quarantined_segment_waits_until_a_person_clears_it(store: LocalStore) -> None:
+    bad, good = ship(store, 1), ship(store, 2)
+    seal(store, planned(store), bad={bad})
+    archive(store, CLUSTER, 1)
+    assert (ledger(store, 1).state, ledger(store, 2).state) == ("quarantined", "archived")
+    assert ledger(store, 1).problems[0].position == 99
+    assert store.head(good) is None
+    assert plan(store) is None
+
+    store.put(bad, b"repaired")
+    assert plan(store) is None
+    mark_for_retry(store, bad)
+    assert ledger(store, 1).state == "retry"
+    second = planned(store)
+    assert [segment.object for segment in second.segments] == [bad]
+    seal(store, second)
+    archive(store, CLUSTER, 2)
+    entry = ledger(store, 1)
+    assert (entry.state, entry.batch) == ("archived", 2)
+    assert [step["state"] for step in entry.history] == ["quarantined", "retry"]
+
+
+def test_a_replacement_that_came_after_reading_is_kept_for_the_next_batch(store: LocalStore) -> None:
+    name = ship(store, 1)
+    manifest = planned(store)
+    seal(store, manifest, bad=set())
+    store.copy(name, ref(1).archived(NOW))
+    store.put(name, b"replacement")
+    archive(store, CLUSTER, 1)
+    assert store.read(name) == b"replacement"
+
+
+def test_clearing_what_is_not_there(store: LocalStore) -> None:
+    with pytest.raises(ObjectNotFound, match="no ledger entry"):
+        mark_for_retry(store, ref(1).incoming)
+
+
+def test_a_replay_takes_the_hours_of_its_interval(store: LocalStore) -> None:
+    hour = NOW.replace(minute=0)
+    for number, offset in ((1, -1), (2, 0), (3, 59), (4, 60)):
+        ship(store, number, sealed_at=hour + timedelta(minutes=offset))
+    seal(store, planned(store))
+    archive(store, CLUSTER, 1)
+    replay = plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW)
+    assert replay is not None
+    assert replay.kind == "replay"
+    assert [segment.ref.segment.id for segment in replay.segments] == [2, 3]
+    assert plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW) == replay
+    seal(store, replay)
+    assert archive(store, CLUSTER, 2) == {}
+    assert ledger(store, 2).batch == 1
+
+
+def test_a_replay_waits_for_an_open_batch(store: LocalStore) -> None:
+    ship(store, 1)
+    planned(store)
+    with pytest.raises(BatchBusy, match="batch 1 .ingest. is not sealed yet") as raised:
+        plan_replay(store, CLUSTER, start=NOW, end=NOW + timedelta(hours=1), now=NOW)
+    assert raised.value.retriable
+
+
+def test_a_replay_of_empty_hours(store: LocalStore) -> None:
+    assert plan_replay(store, CLUSTER, start=NOW, end=NOW + timedelta(hours=3), now=NOW) is None
+
+
+def test_a_new_snapshot_alone_makes_a_batch_once(store: LocalStore) -> None:
+    name = names.schema_snapshot(CLUSTER, NOW, "v1")
+    store.put(name, b"{}")
+    manifest = planned(store)
+    assert manifest.schema_snapshots == [name]
+    seal(store, manifest)
+    assert plan(store) is None
+
+
+def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
+    store.put(names.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "10.0.0.1"}).encode())
+    ship(store, 1)
+    assert planned(store).nodes == {NODE.host_id: "10.0.0.1"}
+
+
+def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(store, 1)
+    past = history(store, CLUSTER)
+    planned(store)
+    monkeypatch.setattr("writetime.batch.plan.history", lambda *_: past)
+    with pytest.raises(BatchBusy, match="another planner"):
+        plan(store)
+    assert read_manifest(store, CLUSTER, 1).number == 1
+
+
+def test_publishing_is_due_after_a_seal(store: LocalStore) -> None:
+    assert not publish_due(store, CLUSTER)
+    ship(store, 1)
+    seal(store, planned(store))
+    assert publish_due(store, CLUSTER)
+    write_published(store, CLUSTER, Published(batch=1, events=5))
+    assert not publish_due(store, CLUSTER)
+
+
+def test_accounting_balances_or_says_so() -> None:
+    good = Accounting(table="a.b", updates_in=6, applied=1, duplicate=4, superseded=1)
+    bad = Accounting(table="a.c", updates_in=2, applied=1)
+    assert good.balanced
+    assert not bad.balanced
+    assert total([good, bad]).updates_in == 8
