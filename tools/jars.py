@@ -121,17 +121,18 @@ def sync(lock: Lock, folder: Path = FOLDER) -> int:
         ]
     missing = sorted({artefact for artefacts in wanted.values() for artefact in artefacts})
     if missing:
+        say(f"▸ fetch {len(missing)} jars …")
         with tempfile.TemporaryDirectory(dir=folder) as fetched:
             fetch(missing, Path(fetched))
-            for group, artefacts in wanted.items():
-                for artefact in artefacts:
+            for group, needed in wanted.items():
+                for artefact in needed:
                     _take(Path(fetched) / artefact.file_name, folder / group, artefact, lock[group][artefact])
     return len(missing)
 
 
 def fetch(artefacts: Iterable[Artefact], folder: Path) -> None:
     """Let Maven put exactly these artefacts into a folder, without what they depend on."""
-    with _pom(artefacts, transitive=False) as pom:
+    with _Pom(artefacts, transitive=False) as pom:
         _maven(pom, f"{_PLUGIN}:copy-dependencies", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true")
 
 
@@ -140,7 +141,7 @@ def resolve(root: Root) -> list[Artefact]:
     roots = [Artefact.parse(text) for text in root.artefacts]
     if not root.transitive:
         return roots
-    with _pom(roots, transitive=True) as pom:
+    with _Pom(roots, transitive=True) as pom:
         listing = pom.path.with_suffix(".txt")
         _maven(pom, f"{_PLUGIN}:list", "-DincludeScope=runtime", f"-DoutputFile={listing}")
         return sorted(_listed(listing.read_text(encoding="utf-8")))
@@ -202,7 +203,7 @@ def _listed(listing: str) -> Iterator[Artefact]:
             yield Artefact(parts[0], parts[1], parts[4], parts[2], parts[3])
 
 
-class _pom:
+class _Pom:
     """A throw-away project that depends on the artefacts."""
 
     def __init__(self, artefacts: Iterable[Artefact], *, transitive: bool) -> None:
@@ -216,7 +217,7 @@ class _pom:
             encoding="utf-8",
         )
 
-    def __enter__(self) -> _pom:
+    def __enter__(self) -> _Pom:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -232,7 +233,7 @@ def _dependency(artefact: Artefact, transitive: bool) -> str:
     return f"<dependency>{text}{'' if transitive else everything}</dependency>"
 
 
-def _maven(pom: _pom, *arguments: str) -> None:
+def _maven(pom: _Pom, *arguments: str) -> None:
     program = shutil.which("mvn")
     if program is None:
         raise MissingPrerequisite("Maven (`mvn`) is not on the PATH. Install it (Debian: apt-get install maven)")
@@ -250,11 +251,12 @@ def main(arguments: list[str]) -> int:
     try:
         if arguments == ["lock"]:
             write_lock(lock_all())
-        fetched = sync(lock := read_lock())
+        fetched = sync(read_lock())
     except (JarError, MissingPrerequisite) as error:
         say(f"Error: {error}")
         return 1
-    say(f"  jars: {sum(map(len, lock.values()))} in {len(lock)} groups, {fetched} fetched")
+    if fetched:
+        say(f"✓ {fetched} jars fetched, their checksums are right")
     return 0
 
 

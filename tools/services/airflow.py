@@ -172,10 +172,12 @@ class Airflow:
             "AIRFLOW_CONN_SPARK_WRITETIME": json.dumps(connection),
             "PATH": os.pathsep.join([binaries, os.environ.get("PATH", os.defpath)]),
             "JAVA_HOME": str(java_home()),
+            "PYTHONPATH": str(ROOT),
             # Workers must use the driver's interpreter: the same libraries, the same compiled kernel.
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": ports.LOOPBACK,
+            "SPARK_CONF_DIR": str(self.home / "spark"),
         }
         if self._config is not None:
             own["WRITETIME_CONFIG"] = str(self._config.resolve())
@@ -191,8 +193,14 @@ class Airflow:
         if not _passwords_file(self.home).exists():
             with _private(_passwords_file(self.home)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
+        (self.home / "spark").mkdir(exist_ok=True)
+        (self.home / "spark" / "spark-defaults.conf").write_text(_SPARK_DEFAULTS, encoding="utf-8")
         with _private(self.home / "env.sh") as file:
             file.writelines(f"export {key}={shlex.quote(value)}\n" for key, value in self._own_environment().items())
+
+
+# What spark-submit shall know of this machine; the jobs' own options come from the operators.
+_SPARK_DEFAULTS = "spark.driver.memory 1g\nspark.ui.enabled false\n"
 
 
 class _CannotLoad(ServiceError):
@@ -300,3 +308,7 @@ def _passwords_file(home: Path) -> Path:
 def _private(path: Path) -> TextIO:
     """Open a file for writing that only its owner may read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    template_database()

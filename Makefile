@@ -1,0 +1,55 @@
+# Everything a person or CI does with this repository. `make` alone lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+UV := .venv/share/uv/bin/uv
+
+.PHONY: help setup demo up down test test-gcs record lint types lock lock-jars clean ci
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what is needed into .venv and jars, compile the kernel; a moment if all is there
+	@tools/setup.sh
+
+demo: setup ## recorded segments of three nodes become Kafka events and Iceberg rows; ends by itself
+	@$(PYTHON) -m tools.demo
+
+up: setup ## the same as demo, and leave Kafka and Airflow running
+	@$(PYTHON) -m tools.demo up
+
+down: ## stop what `make up` left running
+	@$(PYTHON) -m tools.demo down
+
+test: setup ## all tests that need nothing but set-up
+	@$(PYTHON) -m pytest -m "not gcs" $(ARGS)
+
+test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
+	@$(PYTHON) -m tools.gcs_server
+	@$(PYTHON) -m pytest -m gcs $(ARGS)
+
+record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
+	@$(PYTHON) -m tests.ring.record
+
+lint: setup ## ruff: rules and format
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+
+types: setup ## mypy, strict
+	@$(PYTHON) -m mypy
+
+lock: ## write requirements.txt from pyproject.toml; UPGRADE=1 moves to newer versions
+	@$(UV) pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) -o requirements.txt
+
+lock-jars: ## write jars.lock from tools/jars.py
+	@$(PYTHON) -m tools.jars lock
+
+clean: down ## remove what set-up, demo and tests made, except .venv and jars
+	@rm -rf var .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+ci: ## what CI runs
+	@.ci/run
