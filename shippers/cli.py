@@ -29,7 +29,7 @@ def ship(
     settings = load(config)
     wanted = node.require_node(settings)
     configure_log()
-    link = node.Link(wanted) if wanted.address else None
+    link = node.Link(wanted) if wanted.address and wanted.connect else None
     try:
         done = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals()).run(once=once)
     finally:

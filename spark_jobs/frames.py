@@ -92,7 +92,7 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[di
         return
     updates = 0
     for frame in found.frames:
-        body = buffer[frame.offset : frame.offset + frame.length]
+        body = buffer[frame.body_offset : frame.body_offset + frame.body_length]
         count, table_id, key = peek(body)
         updates += count
         yield {

@@ -62,7 +62,8 @@ class Site:
                 "cdc_raw": "cdc_raw",
                 "host_id": node.host_id,
                 "datacenter": node.datacenter,
-                "rpc_address": node.address,
+                "address": node.address,
+                "connect": False,
                 "schema_file": str(recording.schema_snapshot_path),
             }
             _write(self.shipper_config(node), common | {"node": about})

@@ -98,6 +98,7 @@ class NodeConfig(_Model):
     host_id: str | None = Field(default=None, description="Host id; asked of the node when absent.")
     datacenter: str | None = Field(default=None, description="Datacenter; asked of the node when absent.")
     address: str | None = Field(default=None, description="CQL address of this very node; without it nothing is asked of the node.")
+    connect: bool = Field(default=True, description="false: do not ask the node; all that is needed is in this file.")
     port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
     username: str | None = Field(default=None, description="CQL user.")
     password: SecretStr | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")

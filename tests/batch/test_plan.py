@@ -231,7 +231,7 @@ def test_a_replay_takes_the_hours_of_its_interval(store: LocalStore) -> None:
 def test_a_replay_waits_for_an_open_batch(store: LocalStore) -> None:
     ship(store, 1)
     planned(store)
-    with pytest.raises(BatchBusy, match="batch 1 .ingest. is not sealed yet") as raised:
+    with pytest.raises(BatchBusy, match=r"batch 1 \(ingest\) is not sealed yet") as raised:
         plan_replay(store, CLUSTER, start=NOW, end=NOW + timedelta(hours=1), now=NOW)
     assert raised.value.retriable
 

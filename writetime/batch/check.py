@@ -44,7 +44,7 @@ def known_schema(store: Store, cluster: str) -> Schema:
 def _undecodable(buffer: bytes, found: Scan, schema: Schema) -> list[Problem]:
     problems = []
     for frame in found.frames:
-        body = buffer[frame.offset : frame.offset + frame.length]
+        body = buffer[frame.body_offset : frame.body_offset + frame.body_length]
         count, table_id, _ = peek(body)
         try:
             if count > 1:
