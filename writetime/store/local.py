@@ -9,8 +9,8 @@ mtime, so nothing is on record for it: its CRC32C is computed and its metadata i
 The read-back costs a second pass over every object. It is what a remote store does when it answers with its own checksum: the
 sender deletes its copy on the strength of that answer, so it has to come from the bytes that were kept, not from those that were sent.
 
-Limits that a remote store does not have: no part of a name is longer than 220 bytes, and one name cannot lie under another
-(`a` and `a/b`). Knows nothing of segments or batches. All processes that write must run on one machine (flock).
+One limit that a remote store does not have: one name cannot lie under another (`a` and `a/b`). All processes that write must run on
+one machine (flock). Knows nothing of segments or batches.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from typing import BinaryIO
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.store import ObjectInfo
 from writetime.store.checksum import chunks, crc32c, crc32c_of_stream
+from writetime.store.keys import is_name, require_name
 
 _HIDDEN = ".writetime"
-_LONGEST_PART = 220
 _STRIPES = 64
 _TEMPORARY_IS_STALE_AFTER = 24 * 3600.0
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
@@ -59,7 +59,7 @@ class LocalStore:
         self._swept = False
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See Store.list. Files whose names are no UTF-8 are not objects. Names of one folder at a time are held in memory."""
+        """See Store.list. Files that no object could be named like are left out. Names of one folder at a time are held in memory."""
         for name in self._names("", prefix.encode(), start_after.encode()):
             # None: it vanished between the walk and the look.
             if (info := self.head(name)) is not None:
@@ -127,14 +127,8 @@ class LocalStore:
     # --- names and folders
 
     def _path(self, name: str, operation: str) -> Path:
-        parts = name.split("/")
-        if not all(parts) or "." in parts or ".." in parts or "\0" in name:
-            raise StoreError("not a name for an object: empty, `.` or `..` parts are refused", operation=operation, obj=name)
-        if parts[0] == _HIDDEN:
-            raise StoreError("this name is the store's own", operation=operation, obj=name)
-        if max(len(part.encode()) for part in parts) > _LONGEST_PART:
-            raise StoreError(f"a part of the name is longer than {_LONGEST_PART} bytes", operation=operation, obj=name)
-        return self._root.joinpath(*parts)
+        require_name(name, operation)
+        return self._root.joinpath(*name.split("/"))
 
     def _names(self, folder: str, prefix: bytes, after: bytes) -> Iterator[str]:
         """Names under `folder` ("" or ending in "/") in order of their UTF-8 bytes; whole folders outside the bounds are not entered."""
@@ -156,7 +150,7 @@ class LocalStore:
             return
         with _explained("list objects", folder), entries:
             for entry in entries:
-                if (folder == "" and entry.name == _HIDDEN) or not _is_utf8(entry.name):
+                if (folder == "" and entry.name == _HIDDEN) or not is_name(entry.name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     yield entry.name.encode() + b"/", True
@@ -339,14 +333,6 @@ def _sweep(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < stale:
                 path.unlink()
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _precondition(operation: str, name: str, wanted: int, found: int) -> PreconditionFailed:

@@ -1,0 +1,219 @@
+"""Google Cloud Storage as an object store, through google-cloud-storage.
+
+Strategy: thin. Preconditions, resumable uploads and retries of single requests are the library's; this module gives names, maps
+errors, and compares what the store says it holds with what was sent. The CRC32C of a file is taken before the upload and sent along, so
+that the service itself refuses other bytes. The library's own check after a resumable upload is left off: when it fails, it deletes
+the object by name, which a node's account may not do and a store must not do unasked.
+
+A retried request whose first answer was lost can end in PreconditionFailed although it succeeded: with `if_generation=0` the caller
+looks at what is there. `STORAGE_EMULATOR_HOST` is honoured, with anonymous credentials. Knows nothing of segments or batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import requests
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.storage import exceptions as media
+
+from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from writetime.store import ObjectInfo
+from writetime.store.checksum import crc32c_of, from_base64, to_base64
+from writetime.store.keys import is_name, require_name
+
+_TIMEOUT = 60.0
+_ONE_REQUEST = 8 << 20
+_CHUNK = 8 << 20
+_LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
+_PERMISSION = "Check that the account may use this bucket: storage.objects.create, get and list; delete only for the pipeline."
+
+
+class GcsStore:
+    """See the module's docstring. `url` is gs://bucket or gs://bucket/prefix. Nothing is asked of the network until it is used."""
+
+    def __init__(self, url: str) -> None:
+        bucket, _, prefix = url.removeprefix("gs://").partition("/")
+        if not url.startswith("gs://") or not bucket:
+            raise ConfigError("is not gs://bucket[/prefix]", operation="open the store", obj=url)
+        self.url = url.rstrip("/")
+        self._bucket_name = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._bucket_or_none: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A connection does not travel to another process; the address does.
+        return GcsStore, (self.url,)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See Store.list."""
+        with self._explained("list objects", prefix):
+            found = self._bucket.client.list_blobs(
+                self._bucket,
+                prefix=self._prefix + prefix,
+                start_offset=self._prefix + start_after if start_after else None,
+                fields=_LISTED,
+                timeout=_TIMEOUT,
+            )
+            for blob in found:
+                name = blob.name.removeprefix(self._prefix)
+                # The service's offset is inclusive; and "folders" made in a console are objects named `…/`.
+                if name != start_after and is_name(name):
+                    yield self._info(blob)
+
+    def head(self, name: str) -> ObjectInfo | None:
+        """See Store.head."""
+        blob = self._blob(name, "look up an object")
+        try:
+            with self._explained("look up an object", name):
+                blob.reload(timeout=_TIMEOUT)
+        except ObjectNotFound:
+            return None
+        return self._info(blob)
+
+    def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their CRC32C."""
+        blob = self._blob(name, "read an object", generation)
+        whole = start == 0 and end is None
+        with self._explained("read an object", name):
+            if end is not None and end <= start:
+                blob.reload(timeout=_TIMEOUT)
+                return b""
+            try:
+                return bytes(
+                    blob.download_as_bytes(
+                        start=start or None,
+                        end=None if end is None else end - 1,
+                        checksum="crc32c" if whole else None,
+                        raw_download=True,
+                        timeout=_TIMEOUT,
+                    )
+                )
+            except api.RequestRangeNotSatisfiable:
+                return b""
+
+    def put(
+        self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
+    ) -> ObjectInfo:
+        """See Store.put. A file is read twice: for its CRC32C, and to be sent."""
+        blob = self._blob(name, "write an object")
+        blob.metadata = dict(metadata or {})
+        with self._explained("write an object", name):
+            crc, size = crc32c_of(data)
+            with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as source:
+                blob.upload_from_file(
+                    source,
+                    size=size,
+                    content_type="application/json" if name.endswith(".json") else "application/octet-stream",
+                    if_generation_match=if_generation,
+                    checksum="crc32c" if size <= _ONE_REQUEST else None,
+                    crc32c_checksum_value=to_base64(crc),
+                    timeout=_TIMEOUT,
+                )
+        return self._verified(self._info(blob), size, crc)
+
+    def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
+        """See Store.copy."""
+        before = self.head(source)
+        if before is None:
+            raise ObjectNotFound("there is no such object", operation="copy an object", obj=source)
+        origin, blob = self._blob(source, "copy an object"), self._blob(target, "copy an object")
+        blob.metadata = dict(before.metadata)
+        token = None
+        with self._explained("copy an object", f"{source} to {target}"):
+            while True:
+                token, _, _ = blob.rewrite(
+                    origin,
+                    token=token,
+                    if_generation_match=if_generation,
+                    if_source_generation_match=before.generation,
+                    timeout=_TIMEOUT,
+                )
+                if token is None:
+                    break
+            blob.reload(timeout=_TIMEOUT)
+        return self._verified(self._info(blob), before.size, before.crc32c)
+
+    def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        """See Store.delete."""
+        with self._explained("delete an object", name):
+            self._blob(name, "delete an object").delete(if_generation_match=if_generation, timeout=_TIMEOUT)
+
+    @property
+    def _bucket(self) -> Any:
+        if self._bucket_or_none is None:
+            try:
+                # Objects need no project; asking for one would refuse accounts that have none.
+                self._bucket_or_none = storage.Client(project=None).bucket(self._bucket_name)
+            except auth.DefaultCredentialsError as error:
+                raise StoreError(
+                    str(error),
+                    operation="open the store",
+                    obj=self.url,
+                    hint="Set GOOGLE_APPLICATION_CREDENTIALS, or run where an account is attached.",
+                ) from error
+        return self._bucket_or_none
+
+    def _blob(self, name: str, operation: str, generation: int | None = None) -> Any:
+        require_name(name, operation)
+        return self._bucket.blob(self._prefix + name, chunk_size=_CHUNK, generation=generation)
+
+    def _info(self, blob: Any) -> ObjectInfo:
+        return ObjectInfo(
+            name=blob.name.removeprefix(self._prefix),
+            size=int(blob.size),
+            generation=int(blob.generation),
+            crc32c=from_base64(blob.crc32c),
+            created=blob.time_created,
+            metadata=dict(blob.metadata or {}),
+        )
+
+    @staticmethod
+    def _verified(info: ObjectInfo, size: int, crc: int) -> ObjectInfo:
+        if (info.size, info.crc32c) != (size, crc):
+            raise ChecksumMismatch(
+                f"{size} bytes with CRC32C {crc:08x} were sent, the store holds {info.size} bytes with {info.crc32c:08x}",
+                operation="verify an object",
+                obj=info.name,
+                hint="The object is left as it is: look at it before it is written again.",
+            )
+        return info
+
+    @contextlib.contextmanager
+    def _explained(self, operation: str, name: str) -> Iterator[None]:
+        """Turn the library's errors into the store's."""
+        try:
+            yield
+        except _RAISED as error:
+            raise self._translate(error, operation, f"{self.url}/{name}") from error
+
+    def _translate(self, error: Exception, operation: str, where: str) -> StoreError:
+        text = str(error)
+        if isinstance(error, api.NotFound):
+            if "bucket does not exist" in text.lower() or "no such bucket" in text.lower():
+                return StoreError("there is no such bucket", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
+            return ObjectNotFound("there is no such object", operation=operation, obj=where)
+        for kinds, make, hint in _TABLE:
+            if isinstance(error, kinds):
+                return make(f"{type(error).__name__}: {text}", operation=operation, obj=where, hint=hint)
+        if isinstance(error, api.BadRequest) and "crc32c" in text.lower():
+            return ChecksumMismatch(text, operation=operation, obj=where, hint="The bytes changed on their way, or the file meanwhile.")
+        return StoreError(f"{type(error).__name__}: {text}", operation=operation, obj=where)
+
+
+# First match wins: the library's classes are no tree of their own (a connection error is an OSError too).
+_TABLE: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
+    ((api.PreconditionFailed,), PreconditionFailed, None),
+    ((media.DataCorruption,), ChecksumMismatch, None),
+    ((api.Unauthorized, api.Forbidden), StoreError, _PERMISSION),
+    ((api.TooManyRequests, api.ServerError, api.Conflict, api.RetryError, auth.TransportError), StoreUnavailable, None),
+    ((requests.exceptions.RequestException, ConnectionError, TimeoutError), StoreUnavailable, None),
+    ((auth.GoogleAuthError,), StoreError, "Renew the credentials."),
+)
+_RAISED = (api.GoogleAPIError, auth.GoogleAuthError, media.DataCorruption, media.InvalidResponse, OSError)

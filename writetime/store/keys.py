@@ -1,0 +1,35 @@
+"""Which texts are names of objects. The rules are those that every backend can keep, so that a bucket can move. Knows no store."""
+
+from __future__ import annotations
+
+from writetime.errors import StoreError
+
+_LONGEST_NAME = 1024
+_LONGEST_PART = 220
+_OWN = ".writetime"
+
+
+def is_name(text: str) -> bool:
+    """Whether an object can be named so."""
+    return _trouble(text) is None
+
+
+def require_name(name: str, operation: str) -> None:
+    """StoreError unless `name` is one or more parts with `/` between, none of them empty, `.` or `..`, without control characters."""
+    if (why := _trouble(name)) is not None:
+        raise StoreError(f"not a name for an object: {why}", operation=operation, obj=ascii(name))
+
+
+def _trouble(name: str) -> str | None:
+    parts = name.split("/")
+    if not all(parts) or "." in parts or ".." in parts:
+        return "empty, `.` and `..` parts are refused"
+    if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
+        return "control characters are refused"
+    try:
+        lengths = [len(part.encode()) for part in parts]
+    except UnicodeEncodeError:
+        return "it cannot be written in UTF-8"
+    if max(lengths) > _LONGEST_PART or sum(lengths) + len(parts) > _LONGEST_NAME:
+        return f"a part may have {_LONGEST_PART} bytes, the whole {_LONGEST_NAME}"
+    return f"`{_OWN}` is the store's own" if parts[0] == _OWN else None
