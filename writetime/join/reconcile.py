@@ -13,10 +13,23 @@ Sources: Cassandra 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes, db/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 from writetime.join.counters import merge_contexts
-from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, Cell, DeletionTime, Liveness, Row
+from writetime.join.order import ClusteringOrder
+from writetime.join.ranges import PartitionDeletions
+from writetime.model import (
+    EXPIRED_LIVENESS_TTL,
+    NO_DELETION_TIME,
+    NO_TIMESTAMP,
+    NO_TTL,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    Row,
+)
 
 CellKey = tuple[bool, str, bytes]
 """Order of cells in a settled row: simple columns, then complex ones; by name; by path. Code point order is UTF-8 byte order."""
@@ -100,6 +113,43 @@ def merge_rows(a: Row, b: Row, *, active: DeletionTime | None = None, counter: b
 def settle_row(row: Row, *, active: DeletionTime | None = None, counter: bool = False) -> Row:
     """The row without what its own deletions and `active` shadow, its cells in order and one per column and path."""
     return merge_rows(Row(row.clustering), row, active=active, counter=counter)
+
+
+def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder) -> PartitionUpdate:
+    """One settled update of two of the same partition: deletions united, rows merged, what they shadow dropped, rows in clustering order.
+
+    The static row is shadowed by the partition deletion alone, never by ranges.
+    """
+    deletions = PartitionDeletions(order)
+    deletions.delete_partition(merge_deletions(a.deletion, b.deletion))
+    for tombstone in (*a.range_tombstones, *b.range_tombstones):
+        deletions.delete_range(tombstone)
+    return replace(
+        a,
+        deletion=deletions.partition,
+        static_row=merge_static_rows(a.static_row, b.static_row, active=deletions.partition, counter=order.counter),
+        rows=_merge_clustered((*a.rows, *b.rows), deletions, order),
+        range_tombstones=deletions.tombstones(),
+    )
+
+
+def merge_static_rows(a: Row | None, b: Row | None, *, active: DeletionTime | None, counter: bool) -> Row | None:
+    """The settled static row of both, None if nothing is left. `active` is the partition deletion."""
+    if a is None and b is None:
+        return None
+    nothing = Row(None)
+    merged = merge_rows(a or nothing, b or nothing, active=active, counter=counter)
+    return None if merged.is_empty else merged
+
+
+def _merge_clustered(rows: Iterable[Row], deletions: PartitionDeletions, order: ClusteringOrder) -> tuple[Row, ...]:
+    merged: dict[Hashable, Row] = {}
+    for row in rows:
+        identity = order.identity(row.clustering or ())
+        active = deletions.covering(order.key(row.clustering or ()))
+        merged[identity] = merge_rows(merged.get(identity) or Row(row.clustering), row, active=active, counter=order.counter)
+    kept = [row for row in merged.values() if not row.is_empty]
+    return tuple(sorted(kept, key=lambda row: order.key(row.clustering or ())))
 
 
 def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool) -> tuple[Cell, ...]:

@@ -1,0 +1,155 @@
+"""From changed rows to typed values: what a reader of the change stream sees of one table.
+
+A `TableView` compiles a table's columns once and then turns raw rows into Python values (the types of `writetime.cql.types`), writetimes
+and expiries. It tells created from updated from deleted, and which columns differ. Values are raw bytes up to here; from here on,
+nobody looks at bytes. It knows no sink: no JSON, no Arrow, no Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from writetime.cql.types import CqlType, assemble, parse_type
+from writetime.errors import MalformedMutation
+from writetime.join.counters import total
+from writetime.join.order import Clustering, ClusteringOrder
+from writetime.join.partition import RowChange
+from writetime.join.view import VisibleRow
+from writetime.model import NO_TTL, Cell
+from writetime.schema.model import Column, Table, UserType
+
+Op = Literal["c", "u", "d"]
+Fact = tuple[int, int | None]
+"""Writetime (µs) and second of expiry (None: never) of a column's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    name: str
+    type: CqlType
+    counter: bool
+
+    def value(self, cells: Sequence[Cell]) -> Any:
+        if self.counter:
+            return total(cells[0].value) if cells else None
+        return assemble(self.type, cells)
+
+
+class TableView:
+    """One table as its readers see it. `order` is what folding its partitions takes. SchemaError if a column's type cannot be parsed."""
+
+    def __init__(self, table: Table, types: Mapping[tuple[str, str], UserType]) -> None:
+        def typed(columns: Sequence[Column]) -> tuple[_Typed, ...]:
+            return tuple(_Typed(c.name, parse_type(c.type, table.keyspace, types), c.type == "counter") for c in columns)
+
+        self.order = ClusteringOrder(table, types)
+        self._table = table
+        self._partition_key = typed(table.partition_key)
+        self._clustering = typed(table.clustering)
+        self._statics = typed(table.static_columns)
+        self._regulars = typed(table.regular_columns)
+
+    def event(self, partition_key: bytes, change: RowChange) -> dict[str, Any]:
+        """The change as plain values: `key`, `before`, `after` (rows by column name, or None), `op`, `changed` (column names), `writetime`
+        (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`."""
+        key = self.key_values(partition_key, change.clustering)
+        facts = self.cell_facts(change.after)
+        return {
+            "key": key,
+            "before": self._row(key, change.before),
+            "after": self._row(key, change.after),
+            "op": operation(change),
+            "changed": list(self.changed(change.before, change.after)),
+            "writetime": {name: timestamp for name, (timestamp, _) in facts.items()},
+            "expires_at": {name: expiry for name, (_, expiry) in facts.items() if expiry is not None},
+            "ts_micro": change.ts_micro,
+            "reason": change.reason,
+        }
+
+    def row_values(self, partition_key: bytes, row: VisibleRow) -> dict[str, Any]:
+        """All columns by name, keys first, then static, then regular ones; None where there is no value; counters as their sums."""
+        key = self.key_values(partition_key, row.clustering)
+        return {**key, **self._cell_values(row)}
+
+    def key_values(self, partition_key: bytes, clustering: Clustering | None) -> dict[str, Any]:
+        """The primary key's columns by name; the clustering ones are None for static content that stands alone."""
+        parts = split_partition_key(partition_key, len(self._partition_key))
+        values = {column.name: column.type.decode(part) for column, part in zip(self._partition_key, parts, strict=True)}
+        for at, column in enumerate(self._clustering):
+            part = clustering[at] if clustering is not None else None
+            values[column.name] = None if part is None else column.type.decode(part)
+        return values
+
+    def cell_facts(self, row: VisibleRow | None) -> dict[str, Fact]:
+        """Writetime and expiry of each column that has a value. Of the elements of a collection or user type: the latest writetime, and
+        the earliest expiry, which is when the value changes next."""
+        facts: dict[str, Fact] = {}
+        for columns, cells in self._groups(row):
+            for column in columns:
+                if mine := cells.get(column.name):
+                    expiries = [cell.local_deletion_time for cell in mine if cell.ttl != NO_TTL]
+                    facts[column.name] = max(cell.timestamp for cell in mine), min(expiries, default=None)
+        return facts
+
+    def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:
+        """Names of the static and regular columns whose value differs, in the order of `row_values`. A value that was written again is
+        not changed; neither is a list that was replaced by an equal one."""
+        names: list[str] = []
+        for (columns, old), (_, new) in zip(self._groups(before), self._groups(after), strict=True):
+            names += (column.name for column in columns if _differ(column, old.get(column.name, ()), new.get(column.name, ())))
+        return tuple(names)
+
+    def _row(self, key: dict[str, Any], row: VisibleRow | None) -> dict[str, Any] | None:
+        return None if row is None else {**key, **self._cell_values(row)}
+
+    def _cell_values(self, row: VisibleRow) -> dict[str, Any]:
+        return {column.name: column.value(cells.get(column.name, ())) for columns, cells in self._groups(row) for column in columns}
+
+    def _groups(self, row: VisibleRow | None) -> tuple[tuple[tuple[_Typed, ...], dict[str, list[Cell]]], ...]:
+        """Static and regular columns, each with the row's cells by column name."""
+        static_cells, cells = ((), ()) if row is None else (row.static_cells, row.cells)
+        return (self._statics, _by_column(static_cells)), (self._regulars, _by_column(cells))
+
+
+def operation(change: RowChange) -> Op:
+    """Created, updated or deleted, by what shows before and after."""
+    if change.before is None:
+        return "c"
+    return "u" if change.after is not None else "d"
+
+
+def split_partition_key(key: bytes, columns: int) -> list[bytes]:
+    """The raw values of a partition key: itself for one column; for several, each behind its u16 length and before a zero byte
+    (Cassandra 3.0-5.0, db/marshal/CompositeType). MalformedMutation if the bytes are not that many values."""
+    if columns == 1:
+        return [key]
+    parts: list[bytes] = []
+    at = 0
+    while at < len(key):
+        end = at + 2 + int.from_bytes(key[at : at + 2], "big")
+        parts.append(key[at + 2 : end])
+        at = end + 1
+    if at != len(key) or len(parts) != columns:
+        raise MalformedMutation(
+            f"{len(key)} bytes are no partition key of {columns} columns",
+            operation="split a partition key",
+            hint="The schema in force may be another table's.",
+        )
+    return parts
+
+
+def _by_column(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    columns: dict[str, list[Cell]] = {}
+    for cell in cells:
+        columns.setdefault(cell.column, []).append(cell)
+    return columns
+
+
+def _differ(column: _Typed, old: Sequence[Cell], new: Sequence[Cell]) -> bool:
+    if [(cell.path, cell.value) for cell in old] == [(cell.path, cell.value) for cell in new]:
+        return False
+    # Equal values may differ in bytes where these hold more than the value: element ids of lists, shards of counters.
+    compared = column.counter or column.type.multicell
+    return not compared or bool(column.value(old) != column.value(new))
