@@ -161,4 +161,7 @@ prepare_airflow() {
     "$PYTHON" -m tools.services.airflow
 }
 
-main "$@"
+# Tests source this file for its functions.
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+    main "$@"
+fi
