@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -20,11 +20,11 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_jobs.frames import Batches, chunked
-from spark_jobs.state import Record, Shard, records
+from spark_jobs.state import Known, Record, Shard, records
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import DecodeError
 from writetime.join.event import TableView
-from writetime.join.partition import PartitionState, RowChange, SourcedUpdate, fold
+from writetime.join.partition import RowChange, SourcedUpdate, fold
 from writetime.model import PartitionUpdate
 from writetime.schema.model import Schema
 
@@ -60,8 +60,8 @@ class Source:
     """Where a mutation was seen: the hosts that hold it, and the first place of all by file and position."""
 
     hosts: tuple[str, ...]
-    file: str
-    position: int
+    file: str | None
+    position: int | None
 
 
 def folder(plan: FoldPlan) -> Callable[[Batches], Batches]:
@@ -96,7 +96,7 @@ class _ShardFold:
                 yield from self._fold_key(key, group, states[key])
         yield self._out("account", json.dumps(dict(self.counts)).encode())
 
-    def _fold_key(self, key: bytes, rows: list[dict[str, Any]], state: PartitionState) -> Iterator[dict[str, Any]]:
+    def _fold_key(self, key: bytes, rows: list[dict[str, Any]], known: Known) -> Iterator[dict[str, Any]]:
         updates: list[SourcedUpdate] = []
         for _, copies in groupby(rows, key=lambda row: row["digest"]):
             same = list(copies)
@@ -108,10 +108,10 @@ class _ShardFold:
             self.counts["duplicate"] += sum(row["updates"] for row in same[1:])
             source = self._source(same)
             updates += [SourcedUpdate(update, source) for update in decoded]
-        result = fold(state, updates, order=self.view.order, now=self.plan.now)
-        self.counts["applied"] += result.applied
-        self.counts["superseded"] += result.superseded
-        for record in records(result.state, key, result.changed, self.table):
+        result = fold(known.state, updates, order=self.view.order, now=self.plan.now, since=known.folded_at)
+        for outcome in result.outcomes:
+            self.counts["applied" if outcome.applied else "superseded"] += 1
+        for record in records(result, key, self.table, self.plan.now):
             yield self._out("record", pickle.dumps(record))
         yield from self._events(key, result.changes)
 
@@ -131,13 +131,15 @@ class _ShardFold:
             place = {"segment": row["segment"], "position": row["position"], "body": row["body"], "detail": json.dumps(detail)}
             yield self._out("quarantined", pickle.dumps(place))
 
-    def _events(self, key: bytes, changes: list[RowChange]) -> Iterator[dict[str, Any]]:
+    def _events(self, key: bytes, changes: Sequence[RowChange]) -> Iterator[dict[str, Any]]:
         last = {change.clustering: index for index, change in enumerate(changes)}
         for index, change in enumerate(changes):
             event = self.view.event(key, change)
-            source = change.source
+            # An expiry was written by nobody: it has no place in any log.
+            source = change.source if isinstance(change.source, Source) else Source((), None, None)
             facts = {
                 **event,
+                "now": self.plan.now,
                 "nodes": list(source.hosts),
                 "replicas_expected": self.plan.expected[self.table.id.bytes],
                 "file": source.file,

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_jobs.frames import Batches
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse, changes_schema
+from spark_jobs.warehouse import RowShape, Warehouse, changes_schema
 from writetime import envelope, names
 from writetime.batch.plan import history, read_manifest
 from writetime.batch.publish import Published, read_published, write_published
@@ -106,7 +106,7 @@ class Outbox:
         return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal")
 
     def _table_records(self, changes: str, table: Table, schema: Schema, addresses: Mapping[str, str], since: int) -> DataFrame:
-        shape = changes_schema(table, schema)
+        shape = changes_schema(RowShape.of(table, schema))
         about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
         mine = (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
         rows = self.spark.table(changes).filter(mine)

@@ -5,14 +5,15 @@ per row and one *head* record per partition (partition deletion, range tombstone
 encoded partition update, the same bytes a commit log would hold. An empty `state` says that nothing is left to remember.
 A shard has one writer: the batch that is being run. Knows no Spark; is called inside its tasks.
 
-Columns: key (unique: length-prefixed partition key, then the clustering), pk (the partition key, indexed), state.
+Columns: key (unique: length-prefixed partition key, then the clustering), pk (the partition key, indexed), state, folded_at (the
+`now` of the batch that wrote the record, s: what has expired since the partition's last one becomes events of the next).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import lance
@@ -20,11 +21,11 @@ import pyarrow as pa
 
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.mutation import decode_mutation
-from writetime.join.partition import PartitionState
+from writetime.join.partition import FoldResult, PartitionState
 from writetime.model import PartitionUpdate, Row
 from writetime.schema.model import Schema, Table
 
-SCHEMA = pa.schema([("key", pa.binary()), ("pk", pa.binary()), ("state", pa.binary())])
+SCHEMA = pa.schema([("key", pa.binary()), ("pk", pa.binary()), ("state", pa.binary()), ("folded_at", pa.int64())])
 Clustering = tuple[bytes | None, ...]
 
 
@@ -35,6 +36,7 @@ class Record:
     key: bytes
     pk: bytes
     state: bytes
+    folded_at: int
 
 
 def record_key(pk: bytes, clustering: Clustering | None) -> bytes:
@@ -46,20 +48,26 @@ def record_key(pk: bytes, clustering: Clustering | None) -> bytes:
     return head + b"r" + values
 
 
-def records(state: PartitionState, pk: bytes, changed: Iterable[Clustering | None], table: Table) -> Iterator[Record]:
-    """The records to upsert after a fold: `changed` names rows by their clustering, and the head as None."""
-    for clustering in changed:
-        if clustering is None:
-            yield Record(record_key(pk, None), pk, _encoded(state.head, table))
-            continue
-        row = state.rows.get(clustering)
+def records(result: FoldResult, pk: bytes, table: Table, now: int) -> Iterator[Record]:
+    """The records to upsert after a fold: rows that changed, and the head if it did or if what shows has changed by time alone."""
+    for clustering, row in result.changed_rows.items():
         update = PartitionUpdate(table_id=table.id, key=pk, rows=(row,)) if row is not None else None
-        yield Record(record_key(pk, clustering), pk, _encoded(update, table))
+        yield Record(record_key(pk, clustering), pk, _encoded(update, table), now)
+    if result.head_changed or result.changes:
+        yield Record(record_key(pk, None), pk, _encoded(result.state.head, table), now)
 
 
 def _encoded(update: PartitionUpdate | None, table: Table) -> bytes:
     # The leading count makes it a whole mutation, so that the decoder of the log reads it as it is.
     return b"" if update is None else b"\x01" + encode_update(update, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """State of one partition, and the second at which it was last folded (None: never)."""
+
+    state: PartitionState
+    folded_at: int | None
 
 
 class Shard:
@@ -69,16 +77,19 @@ class Shard:
         self.uri = uri
         self._dataset = lance.dataset(uri, version=version) if version else None
 
-    def partitions(self, keys: Sequence[bytes], schema: Schema) -> dict[bytes, PartitionState]:
-        """State of each of the partitions; an empty one for those the shard does not know."""
+    def partitions(self, keys: Sequence[bytes], schema: Schema) -> dict[bytes, Known]:
+        """What is known of each of the partitions; an empty state for those the shard has never seen."""
         updates: dict[bytes, list[PartitionUpdate]] = {key: [] for key in keys}
+        folded_at: dict[bytes, int] = {}
         if self._dataset is not None and keys:
             wanted = ",".join(f"X'{key.hex()}'" for key in keys)
-            for batch in self._dataset.scanner(columns=["pk", "state"], filter=f"pk IN ({wanted})").to_batches():
-                for pk, state in zip(batch["pk"].to_pylist(), batch["state"].to_pylist(), strict=True):
-                    if state:
-                        updates[pk] += decode_mutation(state, schema).updates
-        return {key: _partition(found) for key, found in updates.items()}
+            for batch in self._dataset.scanner(columns=["pk", "state", "folded_at"], filter=f"pk IN ({wanted})").to_batches():
+                for row in batch.to_pylist():
+                    pk = row["pk"]
+                    folded_at[pk] = max(row["folded_at"], folded_at.get(pk, 0))
+                    if row["state"]:
+                        updates[pk] += decode_mutation(row["state"], schema).updates
+        return {key: Known(_partition(found), folded_at.get(key)) for key, found in updates.items()}
 
 
 def _partition(updates: Iterable[PartitionUpdate]) -> PartitionState:
@@ -100,7 +111,7 @@ def upsert(uri: str, version: int, batch: int, found: Iterable[Record]) -> int:
     half-done earlier attempt ends in the same content, for keys are unique and the records do not depend on the attempt.
     """
     tag = f"batch-{batch:010d}"
-    table = pa.Table.from_pylist([{"key": r.key, "pk": r.pk, "state": r.state} for r in found], schema=SCHEMA)
+    table = pa.Table.from_pylist([asdict(record) for record in found], schema=SCHEMA)
     dataset = _existing(uri)
     if dataset is None:
         dataset = lance.write_dataset(table, uri, mode="create")

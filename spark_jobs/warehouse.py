@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.frames import Batches
-from writetime.cql.arrow import arrow_type
-from writetime.cql.types import parse_type
-from writetime.schema.model import Schema, Table
+from writetime.cql.arrow import arrow_type, to_arrow_value
+from writetime.cql.types import CqlType, parse_type
+from writetime.schema.model import Column, Schema, Table
 
 WRITETIME = "_writetime"
 EXPIRES_AT = "_expires_at"
@@ -29,25 +30,43 @@ _BATCH_PROPERTY = "writetime.batch"
 _CHUNK = 1000
 
 
-def row_type(table: Table, schema: Schema) -> pa.StructType:
-    """All columns of a table, keys first, each group in its CQL order."""
-    columns = [*table.partition_key, *table.clustering, *table.static_columns, *table.regular_columns]
-    return pa.struct([(c.name, arrow_type(parse_type(c.type, table.keyspace, schema.types))) for c in columns])
+@dataclass(frozen=True)
+class RowShape:
+    """A table's columns by name, keys first, then static, then regular ones, with their CQL types."""
+
+    table: Table
+    keys: dict[str, CqlType]
+    columns: dict[str, CqlType]
+
+    @classmethod
+    def of(cls, table: Table, schema: Schema) -> RowShape:
+        def types(*columns: Column) -> dict[str, CqlType]:
+            return {c.name: parse_type(c.type, table.keyspace, schema.types) for c in columns}
+
+        keys = types(*table.partition_key, *table.clustering)
+        return cls(table, keys, keys | types(*table.static_columns, *table.regular_columns))
+
+    @property
+    def key_type(self) -> pa.StructType:
+        return pa.struct([(name, arrow_type(kind)) for name, kind in self.keys.items()])
+
+    @property
+    def row_type(self) -> pa.StructType:
+        return pa.struct([(name, arrow_type(kind)) for name, kind in self.columns.items()])
+
+    def values(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The row's Python values as Arrow takes them."""
+        return None if row is None else {name: to_arrow_value(self.columns[name], value) for name, value in row.items()}
 
 
-def key_type(table: Table, schema: Schema) -> pa.StructType:
-    columns = [*table.partition_key, *table.clustering]
-    return pa.struct([(c.name, arrow_type(parse_type(c.type, table.keyspace, schema.types))) for c in columns])
-
-
-def current_schema(table: Table, schema: Schema) -> pa.Schema:
+def current_schema(shape: RowShape) -> pa.Schema:
     """Current rows: the table's columns, then writetime (µs) and expiry (s since the epoch) of each, as maps by column name."""
-    return pa.schema([*row_type(table, schema), *(pa.field(name, kind) for name, kind in _FACTS)])
+    return pa.schema([*shape.row_type, *(pa.field(name, kind) for name, kind in _FACTS)])
 
 
-def changes_schema(table: Table, schema: Schema) -> pa.Schema:
+def changes_schema(shape: RowShape) -> pa.Schema:
     """Change events as the outbox keeps them."""
-    row = row_type(table, schema)
+    row = shape.row_type
     return pa.schema(
         [
             ("batch", pa.int64()),
@@ -57,7 +76,7 @@ def changes_schema(table: Table, schema: Schema) -> pa.Schema:
             ("changed_at", pa.timestamp("us", "UTC")),
             ("ts_micro", pa.int64()),
             ("processed_at", pa.timestamp("us", "UTC")),
-            ("key", key_type(table, schema)),
+            ("key", shape.key_type),
             ("before", row),
             ("after", row),
             ("changed", pa.list_(pa.string())),
@@ -86,9 +105,10 @@ class Warehouse:
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
         name = self.changes_name(table)
-        shape = changes_schema(table, schema)
-        self._ensure(name, shape, "days(changed_at)")
-        typed = events.mapInArrow(_event_rows(shape, batch, table), schema=from_arrow_schema(shape))
+        shape = RowShape.of(table, schema)
+        columns = changes_schema(shape)
+        self._ensure(name, columns, "days(changed_at)")
+        typed = events.mapInArrow(_event_rows(shape, columns, batch), schema=from_arrow_schema(columns))
         typed = typed.sortWithinPartitions("ordinal")
         mine = (F.col("batch") == batch) & (F.col("table_id") == str(table.id))
         typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch)).overwrite(mine)
@@ -96,17 +116,18 @@ class Warehouse:
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
         name = self.current_name(table)
-        shape = current_schema(table, schema)
-        self._ensure(name, shape, None)
+        shape = RowShape.of(table, schema)
+        columns = current_schema(shape)
+        self._ensure(name, columns, None)
         if self._has_batch(name, batch):
             return
-        source_shape = shape.append(pa.field("_op", pa.string()))
-        source = events.filter("last").mapInArrow(_current_rows(source_shape), schema=from_arrow_schema(source_shape))
+        with_op = columns.append(pa.field("_op", pa.string()))
+        source = events.filter("last").mapInArrow(_current_rows(shape, with_op), schema=from_arrow_schema(with_op))
         view = f"merge_source_{table.id.hex}"
         source.createOrReplaceTempView(view)
         self.spark.conf.set(f"spark.sql.iceberg.snapshot-property.{_BATCH_PROPERTY}", str(batch))
         try:
-            self.spark.sql(_merge_statement(name, view, shape, table))
+            self.spark.sql(_merge_statement(name, view, shape, columns))
         finally:
             self.spark.conf.unset(f"spark.sql.iceberg.snapshot-property.{_BATCH_PROPERTY}")
             self.spark.catalog.dropTempView(view)
@@ -137,10 +158,10 @@ class Warehouse:
         return bool(snapshots.filter(F.col("summary")[_BATCH_PROPERTY] == str(batch)).head(1))
 
 
-def _merge_statement(name: str, view: str, shape: pa.Schema, table: Table) -> str:
-    keys = [c.name for c in (*table.partition_key, *table.clustering)]
-    same = " AND ".join(f"t.{_quoted(key)} <=> s.{_quoted(key)}" for key in keys)
-    columns = [_quoted(column) for column in shape.names]
+def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
+    # A row of static content alone has null clusterings: hence the null-safe comparison.
+    same = " AND ".join(f"t.{_quoted(key)} <=> s.{_quoted(key)}" for key in shape.keys)
+    columns = [_quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
     return (  # names are quoted; no value of a user's is part of the statement
@@ -151,40 +172,41 @@ def _merge_statement(name: str, view: str, shape: pa.Schema, table: Table) -> st
     )
 
 
-def _event_rows(shape: pa.Schema, batch: int, table: Table) -> Callable[[Batches], Batches]:
+def _event_rows(shape: RowShape, columns: pa.Schema, batch: int) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
         for record_batch in batches:
             found = record_batch.select(["ordinal", "payload"]).to_pylist()
-            yield from _slices([_event_row(row, batch, table) for row in found], shape)
+            yield from _slices([_event_row(row, shape, batch) for row in found], columns)
 
     return rows
 
 
-def _event_row(row: dict[str, Any], batch: int, table: Table) -> dict[str, Any]:
+def _event_row(row: dict[str, Any], shape: RowShape, batch: int) -> dict[str, Any]:
     event: dict[str, Any] = pickle.loads(row["payload"])  # noqa: S301 - written by this very job, between its own stages
     return {
         **event,
+        **{part: shape.values(event[part]) for part in ("key", "before", "after")},
         "batch": batch,
         "ordinal": row["ordinal"],
         "changed_at": event["ts_micro"],
         "processed_at": event["now"] * 1_000_000,
-        "table_id": str(table.id),
+        "table_id": str(shape.table.id),
     }
 
 
-def _current_rows(shape: pa.Schema) -> Callable[[Batches], Batches]:
+def _current_rows(shape: RowShape, columns: pa.Schema) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
         for record_batch in batches:
-            yield from _slices([_current_row(payload) for payload in record_batch["payload"].to_pylist()], shape)
+            yield from _slices([_current_row(payload, shape) for payload in record_batch["payload"].to_pylist()], columns)
 
     return rows
 
 
-def _current_row(payload: bytes) -> dict[str, Any]:
+def _current_row(payload: bytes, shape: RowShape) -> dict[str, Any]:
     event: dict[str, Any] = pickle.loads(payload)  # noqa: S301 - as above
-    row = event["after"] if event["after"] is not None else event["key"]
+    row = shape.values(event["key"] if event["after"] is None else event["after"])
     facts = {WRITETIME: list(event["writetime"].items()), EXPIRES_AT: list(event["expires_at"].items())}
-    return {**row, **facts, "_op": event["op"]}
+    return {**(row or {}), **facts, "_op": event["op"]}
 
 
 def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:

@@ -1,0 +1,108 @@
+"""Every DAG loads, and keeps to the house's policy: short, documented, tagged, without logic."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "dags").glob("*.py"))
+
+_DESCRIBE = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+
+bag = DagBag(sys.argv[1])
+dags = {
+    dag_id: {
+        "tasks": {t.task_id: {"retries": t.retries, "doc": bool(t.doc_md), "down": sorted(t.downstream_task_ids)} for t in dag.tasks},
+        "doc": dag.doc_md or "",
+        "tags": sorted(dag.tags),
+        "owner": dag.owner,
+        "max_active_runs": dag.max_active_runs,
+        "catchup": dag.catchup,
+        "description": dag.description,
+    }
+    for dag_id, dag in bag.dags.items()
+}
+print("@@" + json.dumps({"dags": dags, "errors": bag.import_errors}))
+"""
+
+
+def describe(home: Path, config: Path | None) -> dict[str, Any]:
+    """The DAGs as Airflow loads them, in a process of their own: Airflow configures itself once per process."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "WRITETIME"))}
+    env = inherited | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+    }
+    if config:
+        env["WRITETIME_CONFIG"] = str(config)
+    command = [sys.executable, "-c", _DESCRIBE, str(ROOT / "dags")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=home)
+    marked = [line for line in done.stdout.splitlines() if line.startswith("@@")]
+    assert marked, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(marked[-1][2:])
+    return found
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("airflow")
+    config = home / "pipeline.yaml"
+    config.write_text(
+        "pipeline: orders\ncluster: {name: c, datacenters: [dc1]}\nbucket: bucket\nairflow: {owner: data-team}\n", encoding="utf-8"
+    )
+    return describe(home, config)
+
+
+def test_all_load(loaded: dict[str, Any]) -> None:
+    assert loaded["errors"] == {}
+    assert set(loaded["dags"]) == {path.stem for path in FILES}
+
+
+def test_policy(loaded: dict[str, Any]) -> None:
+    for dag_id, dag in loaded["dags"].items():
+        assert dag["tags"] == ["orders", "writetime"], dag_id
+        assert dag["owner"] == "data-team", dag_id
+        assert dag["max_active_runs"] == 1, dag_id
+        assert not dag["catchup"], dag_id
+        assert dag["description"], dag_id
+        assert f"### {dag_id}" in dag["doc"], dag_id
+
+
+def test_ingest_archives_before_it_points_at_bad_segments(loaded: dict[str, Any]) -> None:
+    tasks = loaded["dags"]["cdc_ingest"]["tasks"]
+    assert {name: task["down"] for name, task in tasks.items()} == {
+        "plan": ["ingest"],
+        "ingest": ["archive"],
+        "archive": ["failed_segments"],
+        "failed_segments": ["segment"],
+        "segment": [],
+    }
+    assert tasks["segment"]["retries"] == 0
+    assert tasks["ingest"]["retries"] == 2
+
+
+def test_without_a_pipeline_they_still_load_and_say_so(tmp_path: Path) -> None:
+    found = describe(tmp_path, None)
+    assert found["errors"] == {}
+    assert all("unconfigured" in dag["tags"] for dag in found["dags"].values())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_wiring_only(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 120
+    logic = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.If, ast.Try, ast.Lambda)
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, logic)]
+    assert not found, [ast.unparse(node) for node in found]

@@ -1,0 +1,164 @@
+"""Publishers against a real broker: each event once, in order, whatever died before."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from spark_jobs import kafka as jobs
+from spark_jobs.kafka import Publisher, ensure_topics, read_progress
+from writetime.config import KafkaConfig
+from writetime.envelope import progress_topic
+from writetime.errors import PublishError
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def kafka(kafka_broker: str) -> KafkaConfig:
+    return KafkaConfig.model_validate({"bootstrap.servers": kafka_broker, "topic.prefix": f"t{uuid.uuid4().hex[:8]}", "partitions": 2})
+
+
+@pytest.fixture
+def topic(kafka: KafkaConfig) -> str:
+    name = f"{kafka.topic_prefix}.shop.orders"
+    ensure_topics(kafka, [name])
+    return name
+
+
+def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int = 0) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(
+            publisher=publisher,
+            topic=topic,
+            batch=batch,
+            ordinal=ordinal,
+            key=b'{"id":%d}' % (ordinal % 3),
+            value=b'{"n":%d}' % ordinal,
+            deletes=ordinal % 5 == 0,
+        )
+        for ordinal in ordinals
+    ]
+
+
+def consume(kafka: KafkaConfig, topic: str) -> list[tuple[int, bytes, bytes | None]]:
+    """Everything committed, as (partition, key, value), in order within a partition."""
+    options = {"group.id": uuid.uuid4().hex, "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **options})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(kafka.partitions)])
+    found: list[tuple[int, bytes, bytes | None]] = []
+    ended: set[int] = set()
+    while len(ended) < kafka.partitions:
+        message = consumer.poll(20)
+        assert message is not None, "the broker does not answer"
+        if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+        else:
+            found.append((message.partition(), message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def numbers(found: list[tuple[int, bytes, bytes | None]]) -> list[int]:
+    return [json.loads(value)["n"] for _, _, value in found if value is not None]
+
+
+def send(kafka: KafkaConfig, found: list[Any]) -> int:
+    return sum(Publisher(kafka).send_all(found))
+
+
+def test_each_event_once_in_order_per_key(kafka: KafkaConfig, topic: str) -> None:
+    assert send(kafka, rows(topic, range(1, 31))) == 30
+    found = consume(kafka, topic)
+    assert sorted(numbers(found)) == list(range(1, 31))
+    for key in {key for _, key, _ in found}:
+        of_key = [json.loads(value)["n"] for _, k, value in found if k == key and value is not None]
+        assert of_key == sorted(of_key)
+
+
+def test_a_delete_is_followed_by_a_tombstone(kafka: KafkaConfig, topic: str) -> None:
+    send(kafka, rows(topic, [5]))
+    assert [value for _, _, value in consume(kafka, topic)] == [b'{"n":5}', None]
+    without = kafka.model_copy(update={"tombstones_on_delete": False})
+    send(without, rows(topic, [10]))
+    assert [value for _, _, value in consume(kafka, topic)].count(None) == 1
+
+
+def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
+    everything = rows(topic, range(1, 11)) + rows(topic, range(1, 4), batch=2)
+    assert send(kafka, everything) == 13
+    assert send(kafka, everything) == 0
+    assert read_progress(kafka) == {f"0/{topic}": (2, 3)}
+    assert send(kafka, everything + rows(topic, [4], batch=2)) == 1
+    assert len(numbers(consume(kafka, topic))) == 14
+
+
+def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
+    share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
+    assert list(Publisher(kafka).send_all(share)) == [2, 2]
+    assert read_progress(kafka) == {f"0/{topic}": (1, 4), f"1/{topic}": (1, 3)}
+    assert send(kafka, share) == 0
+
+
+@pytest.mark.parametrize("dies_in_transaction", [1, 2, 3])
+def test_a_death_between_events_and_commit_doubles_and_loses_nothing(
+    kafka: KafkaConfig, topic: str, dies_in_transaction: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_EVENTS_PER_TRANSACTION", 4)
+    everything = rows(topic, range(1, 11))
+
+    class Death(BaseException):
+        pass
+
+    class Mortal:
+        """A producer whose process ends just before its n-th commit: events are sent, the transaction is left open."""
+
+        def __init__(self, options: dict[str, Any]) -> None:
+            self._producer = Producer(options)
+            self._commits = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._producer, name)
+
+        def commit_transaction(self, timeout: float) -> None:
+            self._commits += 1
+            if self._commits == dies_in_transaction:
+                raise Death
+            self._producer.commit_transaction(timeout)
+
+    monkeypatch.setattr(jobs, "Producer", Mortal)
+    with pytest.raises(Death):
+        send(kafka, everything)
+    monkeypatch.setattr(jobs, "Producer", Producer)
+    assert send(kafka, everything) == 10 - 4 * (dies_in_transaction - 1)
+    assert sorted(numbers(consume(kafka, topic))) == list(range(1, 11))
+
+
+def test_the_progress_topic_is_compacted(kafka: KafkaConfig, topic: str) -> None:
+    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+    resource = ConfigResource(ResourceType.TOPIC, progress_topic(kafka.topic_prefix))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (settings,) = (future.result(timeout=20) for future in admin.describe_configs([resource]).values())
+    assert settings["cleanup.policy"].value == "compact"
+    ensure_topics(kafka, [topic])
+
+
+def test_no_broker_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_TIMEOUT_SECONDS", 2.0)
+    nowhere = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
+    with pytest.raises(PublishError, match="list the topics") as raised:
+        ensure_topics(nowhere, ["t.a.b"])
+    assert raised.value.retriable
+
+
+def test_every_option_of_the_producer_is_passed_on(kafka: KafkaConfig, topic: str) -> None:
+    wrong: Iterator[int] = Publisher(kafka.model_copy(update={"producer": {"no.such.option": "1"}})).send_all(rows(topic, [1]))
+    with pytest.raises(PublishError, match=r"no\.such\.option"):
+        next(wrong)
