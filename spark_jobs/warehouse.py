@@ -164,7 +164,7 @@ def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -
     columns = [_quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
-    return (  # names are quoted; no value of a user's is part of the statement
+    return (
         f"MERGE INTO {name} t USING {view} s ON {same} "
         "WHEN MATCHED AND s._op = 'd' THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {updates} "
