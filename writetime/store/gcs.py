@@ -22,6 +22,7 @@ from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage import exceptions as media
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.store import ObjectInfo
@@ -29,6 +30,7 @@ from writetime.store.checksum import crc32c_of, from_base64, to_base64
 from writetime.store.keys import is_name, require_name
 
 _TIMEOUT = 60.0
+_RETRY = DEFAULT_RETRY.with_timeout(60.0)
 _ONE_REQUEST = 8 << 20
 _CHUNK = 8 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
@@ -60,6 +62,7 @@ class GcsStore:
                 start_offset=self._prefix + start_after if start_after else None,
                 fields=_LISTED,
                 timeout=_TIMEOUT,
+                retry=_RETRY,
             )
             for blob in found:
                 name = blob.name.removeprefix(self._prefix)
@@ -72,7 +75,7 @@ class GcsStore:
         blob = self._blob(name, "look up an object")
         try:
             with self._explained("look up an object", name):
-                blob.reload(timeout=_TIMEOUT)
+                blob.reload(timeout=_TIMEOUT, retry=_RETRY)
         except ObjectNotFound:
             return None
         return self._info(blob)
@@ -83,7 +86,7 @@ class GcsStore:
         whole = start == 0 and end is None
         with self._explained("read an object", name):
             if end is not None and end <= start:
-                blob.reload(timeout=_TIMEOUT)
+                blob.reload(timeout=_TIMEOUT, retry=_RETRY)
                 return b""
             try:
                 return bytes(
@@ -93,6 +96,7 @@ class GcsStore:
                         checksum="crc32c" if whole else None,
                         raw_download=True,
                         timeout=_TIMEOUT,
+                        retry=_RETRY,
                     )
                 )
             except api.RequestRangeNotSatisfiable:
@@ -104,6 +108,8 @@ class GcsStore:
         """See Store.put. A file is read twice: for its CRC32C, and to be sent."""
         blob = self._blob(name, "write an object")
         blob.metadata = dict(metadata or {})
+        # For uploads only: a blob that is read in chunks is read unchecked.
+        blob.chunk_size = _CHUNK
         with self._explained("write an object", name):
             crc, size = crc32c_of(data)
             with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as source:
@@ -115,6 +121,7 @@ class GcsStore:
                     checksum="crc32c" if size <= _ONE_REQUEST else None,
                     crc32c_checksum_value=to_base64(crc),
                     timeout=_TIMEOUT,
+                    retry=_RETRY,
                 )
         return self._verified(self._info(blob), size, crc)
 
@@ -134,16 +141,19 @@ class GcsStore:
                     if_generation_match=if_generation,
                     if_source_generation_match=before.generation,
                     timeout=_TIMEOUT,
+                    retry=_RETRY,
                 )
                 if token is None:
                     break
-            blob.reload(timeout=_TIMEOUT)
+            blob.reload(timeout=_TIMEOUT, retry=_RETRY)
         return self._verified(self._info(blob), before.size, before.crc32c)
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """See Store.delete."""
         with self._explained("delete an object", name):
-            self._blob(name, "delete an object").delete(if_generation_match=if_generation, timeout=_TIMEOUT)
+            # Repeated only if it is safe: an unconditional deletion whose answer was lost could hit a successor.
+            retry = None if if_generation is None else _RETRY
+            self._blob(name, "delete an object").delete(if_generation_match=if_generation, timeout=_TIMEOUT, retry=retry)
 
     @property
     def _bucket(self) -> Any:
@@ -162,7 +172,7 @@ class GcsStore:
 
     def _blob(self, name: str, operation: str, generation: int | None = None) -> Any:
         require_name(name, operation)
-        return self._bucket.blob(self._prefix + name, chunk_size=_CHUNK, generation=generation)
+        return self._bucket.blob(self._prefix + name, generation=generation)
 
     def _info(self, blob: Any) -> ObjectInfo:
         return ObjectInfo(
