@@ -1,0 +1,249 @@
+"""A whole plain segment: header, sections and frames, with every byte accounted for.
+
+Strategy: frames carry their own CRCs and so do markers, so damage in one place costs only what cannot be told apart from it. Where a
+length cannot be believed, reading goes on at the next marker that proves itself (`sections.is_marker`). Damage is data: it is listed
+with place, size and error and never raised; only a header that is none, damaged or of another kind is.
+
+`scan` hands the same question to the compiled twin (`writetime.commitlog.kernel`) where that can be imported. This module does not
+look inside a body, except for `peek`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from writetime.commitlog import frames, sections
+from writetime.commitlog.descriptor import Descriptor, parse
+from writetime.commitlog.frames import FrameCheck, check_frame
+from writetime.commitlog.vint import read_unsigned
+from writetime.errors import CorruptDescriptor, CorruptFrame, CorruptSection, MalformedMutation, SegmentError, TornTail
+
+Engine = Literal["auto", "python", "numba"]
+ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame"]
+
+
+class Frame(NamedTuple):
+    """One good frame. `position` is where it ends, which is how Cassandra's own reader names it."""
+
+    position: int
+    start: int
+    body_offset: int
+    body_length: int
+
+
+class Reason(IntEnum):
+    """Why bytes are lost. The compiled twin gives these as numbers."""
+
+    BODY_CRC = 0
+    FRAME_SIZE = 1
+    FRAME_OVERRUN = 2
+    MARKER = 3
+    MARKER_NEXT = 4
+    CUT_SHORT = 5
+    UNMARKED_TAIL = 6
+    HALF_MARKER = 7
+    NOT_AS_PROMISED = 8
+
+
+REASONS: dict[Reason, tuple[type[SegmentError], str]] = {
+    Reason.BODY_CRC: (CorruptFrame, "the frame's CRC is wrong; the next frame is read"),
+    Reason.FRAME_SIZE: (CorruptSection, "a frame's size or its CRC is wrong; nothing is readable up to the next sync marker"),
+    Reason.FRAME_OVERRUN: (CorruptSection, "a frame reaches past the end of its section"),
+    Reason.MARKER: (CorruptSection, "the sync marker's CRC is wrong"),
+    Reason.MARKER_NEXT: (CorruptSection, "the sync marker points to a wrong place"),
+    Reason.CUT_SHORT: (TornTail, "the last section ends early"),
+    Reason.UNMARKED_TAIL: (TornTail, "bytes follow that no sync marker covers"),
+    Reason.HALF_MARKER: (TornTail, "the last sync marker is half-written"),
+    Reason.NOT_AS_PROMISED: (TornTail, "the segment ends before the position that is said to be synced"),
+}
+_KINDS: dict[type[SegmentError], ProblemKind] = {CorruptFrame: "corrupt_frame", CorruptSection: "corrupt_section", TornTail: "torn_tail"}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A range of `size` bytes at `position` that could not be read, and why. The size is 0 where bytes are missing, not wrong."""
+
+    kind: ProblemKind
+    position: int
+    size: int
+    error: SegmentError
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All good frames of a segment in log order, and all problems. `end` is where reading ended: the useful length in bytes."""
+
+    descriptor: Descriptor
+    frames: list[Frame]
+    problems: list[Problem]
+    end: int
+
+
+class RawProblem(NamedTuple):
+    position: int
+    size: int
+    reason: Reason
+
+
+def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engine = "auto") -> Scan:
+    """Read a segment's bytes. `name` is its file name, for errors; if it is a segment's, header and name must agree.
+
+    `synced` is for a segment that its node still writes: the position from `_cdc.idx`, past which bytes may be half-written and are
+    not looked at. Leave it out for a finished one. Raises NotASegment, CorruptDescriptor, UnsupportedSegment for the header alone.
+    """
+    descriptor, start = parse(buf, name=name)
+    _check_name(descriptor, name)
+    length = len(buf) if synced is None else max(start, min(len(buf), synced))
+    if _use_kernel(engine):
+        from writetime.commitlog import kernel
+
+        found, raw, end = kernel.walk(buf, start, length, descriptor.id).as_python()
+    else:
+        found, raw, end = walk(buf, start, length, descriptor.id)
+    if synced is not None and end < synced and not raw:
+        raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
+    return Scan(descriptor, found, [problem(item, name) for item in raw], end)
+
+
+def problem(raw: RawProblem, name: str = "") -> Problem:
+    """The problem with its error, in words."""
+    kind, message = REASONS[raw.reason]
+    error = kind(f"{message} ({raw.size} bytes)", operation="read a segment", obj=name, position=raw.position)
+    return Problem(_KINDS[kind], raw.position, raw.size, error)
+
+
+def _use_kernel(engine: Engine) -> bool:
+    return engine == "numba" or (engine == "auto" and _kernel_importable())
+
+
+@cache
+def _kernel_importable() -> bool:
+    return all(importlib.util.find_spec(module) is not None for module in ("numba", "writetime.commitlog.kernel"))
+
+
+def _check_name(descriptor: Descriptor, name: str) -> None:
+    match = re.search(r"CommitLog-(\d+)-(\d+)\.log$", name)
+    if match is not None and (int(match[1]), int(match[2])) != (descriptor.version, descriptor.id):
+        raise CorruptDescriptor(
+            f"the header says CommitLog-{descriptor.version}-{descriptor.id}.log",
+            operation="read a segment's header",
+            obj=name,
+            hint="The file was renamed or holds another segment's bytes",
+        )
+
+
+def walk(buf: bytes, start: int, length: int, segment_id: int) -> tuple[list[Frame], list[RawProblem], int]:
+    """Frames, problems and end of the sections from `start`, looking at the first `length` bytes only."""
+    return _Walker(buf, length, segment_id).run(start)
+
+
+class _Walker:
+    """The walk over one segment: frames and problems gather here, methods return positions.
+
+    A section that ends beyond `length` but within the file is one that is not synced yet, not a torn one.
+    """
+
+    def __init__(self, buf: bytes, length: int, segment_id: int) -> None:
+        self.buf = buf
+        self.length = length
+        self.seed = sections.id_crc(segment_id)
+        self.data_end = len(buf[:length].rstrip(b"\0"))
+        self.frames: list[Frame] = []
+        self.problems: list[RawProblem] = []
+
+    def run(self, pos: int) -> tuple[list[Frame], list[RawProblem], int]:
+        done = False
+        while not done and pos <= self.length - sections.MARKER_SIZE:
+            next_pos, crc = sections.parse_marker(self.buf, pos)
+            if crc == sections.marker_crc(self.seed, pos):
+                pos, done = self._section(pos, next_pos)
+                continue
+            found = self._find_marker(pos + 1)
+            if found < 0:
+                self._tail(pos, next_pos, crc)
+                done = True
+            else:
+                self._lose(pos, pos + sections.MARKER_SIZE, Reason.MARKER)
+                pos, done = self._section(pos, found)
+        if not done and pos < self.data_end:
+            self._lose(pos, self.data_end, Reason.HALF_MARKER)
+        return self.frames, self.problems, pos
+
+    def _section(self, pos: int, next_pos: int) -> tuple[int, bool]:
+        """Read the section whose marker is at `pos`; where to go on, and whether the walk is over."""
+        inside = pos + sections.MARKER_SIZE <= next_pos <= self.length
+        end = next_pos if inside else self.length
+        stop, check = self._frames(pos + sections.MARKER_SIZE, end)
+        if inside and check is FrameCheck.END:
+            return end, False
+        if self.length < next_pos <= len(self.buf):
+            return stop, True
+        trusted = inside and sections.is_marker(self.buf, self.length, self.seed, end)
+        again = end if trusted else self._find_marker(stop)
+        if again < 0 and not inside:
+            return self._no_more_sections(pos, next_pos, stop)
+        if again < 0:
+            again = end
+        elif again != end:
+            self._lose(pos, pos + sections.MARKER_SIZE, Reason.MARKER_NEXT)
+            stop, check = self._frames(stop, again)
+        if check is not FrameCheck.END:
+            self._lose(stop, again, Reason.FRAME_OVERRUN if check is FrameCheck.OVERRUN else Reason.FRAME_SIZE)
+        return again, False
+
+    def _frames(self, pos: int, end: int) -> tuple[int, FrameCheck]:
+        """Take frames from `pos` up to `end`; where and why that stopped (END, BAD_SIZE or OVERRUN)."""
+        while True:
+            check, size = check_frame(self.buf, pos, end)
+            following = pos + size + frames.OVERHEAD
+            if check is FrameCheck.OK:
+                self.frames.append(Frame(following, pos, pos + frames.BODY_OFFSET, size))
+            elif check is FrameCheck.BAD_BODY:
+                self._lose(pos, following, Reason.BODY_CRC)
+            else:
+                return pos, check
+            pos = following
+
+    def _no_more_sections(self, pos: int, next_pos: int, stop: int) -> tuple[int, bool]:
+        """The marker at `pos` points out of the file and none follows: a file cut short, or a damaged pointer."""
+        last = max(self.data_end, stop)
+        if next_pos > self.length:
+            self._lose(stop, last, Reason.CUT_SHORT)
+        else:
+            self._lose(pos, pos + sections.MARKER_SIZE, Reason.MARKER_NEXT)
+            if last > stop:
+                self._lose(stop, last, Reason.FRAME_SIZE)
+        return stop, True
+
+    def _tail(self, pos: int, next_pos: int, crc: int) -> None:
+        """No marker at `pos` nor anywhere behind it. All zeros is how a segment ends."""
+        if self.data_end <= pos:
+            return
+        reason = Reason.MARKER
+        if crc == 0:
+            reason = Reason.HALF_MARKER if next_pos else Reason.UNMARKED_TAIL
+        self._lose(pos, self.data_end, reason)
+
+    def _find_marker(self, start: int) -> int:
+        return sections.find_marker(self.buf, start, self.data_end, self.length, self.seed)
+
+    def _lose(self, start: int, end: int, reason: Reason) -> None:
+        self.problems.append(RawProblem(start, end - start, reason))
+
+
+def peek(body: bytes) -> tuple[int, UUID, bytes]:
+    """(number of partition updates, table id of the first, partition key) of a mutation, without decoding it.
+
+    The key is that of all its updates, the table is not. Raises MalformedMutation.
+    """
+    count, pos = read_unsigned(body, 0)
+    length, key = read_unsigned(body, pos + 16)
+    if key + length > len(body):
+        raise MalformedMutation("the partition key reaches past the end of the mutation", operation="peek into a mutation", position=key)
+    return count, UUID(bytes=bytes(body[pos : pos + 16])), bytes(body[key : key + length])

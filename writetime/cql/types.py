@@ -1,0 +1,662 @@
+"""CQL types: the grammar of type texts, bytes <-> Python values, and Cassandra's order of values.
+
+A type text as system_schema.columns holds it (`map<text, frozen<addr>>`) becomes a `CqlType`. Simple types come from one visible table,
+`NATIVE`; types made of others are small classes. Only the outermost type can be multi-cell (a non-frozen collection or user type):
+whatever is inside another type is frozen, said or not.
+
+Python values: int (integers, varint, counter; timestamp = ms since the epoch; date = days since the epoch; time = ns since midnight),
+Decimal, float, bool, str (text, ascii, inet), bytes, UUID, `Duration`, list (list, vector; a set in element order), list of pairs (map),
+tuple, dict (user type). A zero-length value of a type that has none of its own (an "empty" int) is None, as a null is.
+
+Sources: Cassandra 3.11-5.0, db/marshal/*Type, cql3/CQL3Type, serializers/*. This module knows no Arrow, no JSON and no schema but the
+user types it is given.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from writetime.commitlog.vint import read_signed, read_unsigned, write_signed, write_unsigned
+from writetime.errors import DecodeError, MalformedMutation, SchemaError
+from writetime.model import Cell
+from writetime.schema.model import UserType
+
+Types = Mapping[tuple[str, str], UserType]
+
+
+class Duration(NamedTuple):
+    """A CQL duration; the three parts are all >= 0 or all <= 0."""
+
+    months: int
+    days: int
+    nanoseconds: int
+
+
+class CqlType(ABC):
+    """One type. `fixed_length`: bytes of every value, or None if values carry a length. `multicell`: one cell per element."""
+
+    fixed_length: int | None
+    multicell: bool
+
+    def decode(self, data: bytes) -> Any:
+        """The Python value. Raises DecodeError if the bytes are none of this type."""
+        try:
+            return self._decode(data)
+        except (struct.error, IndexError, ValueError, ArithmeticError) as error:
+            raise MalformedMutation(
+                f"{len(data)} bytes are no {self}: {error}", operation="decode a value", hint="The schema in force may be another one"
+            ) from error
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a Python value (see the module's list). Raises DecodeError if the value is none of this type."""
+        try:
+            return self._encode(value)
+        except (struct.error, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise MalformedMutation(f"{value!r} is no {self}: {error}", operation="encode a value") from error
+
+    def sort_key(self, data: bytes) -> Any:
+        """A key that orders as Cassandra's comparator orders the bytes; DESC is for the caller to turn round.
+
+        Keys compare with keys of the same type only. Raises DecodeError if the bytes are none of this type.
+        """
+        try:
+            return self._sort_key(data)
+        except (struct.error, IndexError, ValueError, ArithmeticError) as error:
+            raise MalformedMutation(f"{len(data)} bytes are no {self}: {error}", operation="order a value") from error
+
+    @abstractmethod
+    def _sort_key(self, data: bytes) -> Any: ...
+
+    @abstractmethod
+    def _decode(self, data: bytes) -> Any: ...
+
+    @abstractmethod
+    def _encode(self, value: Any) -> bytes: ...
+
+
+# --- native types -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class NativeType(CqlType):
+    """A simple type. `key` orders non-empty values (None = by unsigned bytes); `has_empty` says that b"" is a value of its own."""
+
+    name: str
+    fixed_length: int | None
+    from_bytes: Callable[[bytes], Any]
+    to_bytes: Callable[[Any], bytes]
+    key: Callable[[bytes], Any] | None = None
+    has_empty: bool = False
+    multicell: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _sort_key(self, data: bytes) -> Any:
+        if self.key is None:
+            return data
+        return (False,) if not data else (True, self.key(data))
+
+    def _decode(self, data: bytes) -> Any:
+        return None if not data and not self.has_empty else self.from_bytes(data)
+
+    def _encode(self, value: Any) -> bytes:
+        return b"" if value is None else self.to_bytes(value)
+
+
+def _packed(name: str, fmt: str, *, fixed: bool, key: Callable[[bytes], Any] | None = None) -> NativeType:
+    packer = struct.Struct(fmt)
+
+    def unpack(data: bytes) -> Any:
+        return packer.unpack(data)[0]
+
+    return NativeType(name, packer.size if fixed else None, unpack, packer.pack, key or unpack)
+
+
+def _varint(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _varint_bytes(value: int) -> bytes:
+    magnitude = value if value >= 0 else ~value
+    return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _decimal(data: bytes) -> Decimal:
+    (scale,) = struct.unpack_from(">i", data)
+    sign, digits, _ = Decimal(_varint(data[4:])).as_tuple()
+    return Decimal((sign, digits, -scale))
+
+
+def _decimal_bytes(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError("not a finite number")
+    return struct.pack(">i", -exponent) + _varint_bytes(int(Decimal((sign, digits, 0))))
+
+
+def _real_key(float_fmt: str, int_fmt: str) -> Callable[[bytes], int | float]:
+    def key(data: bytes) -> int | float:
+        # Java's order: -0 before 0, every NaN last.
+        if math.isnan(struct.unpack(float_fmt, data)[0]):
+            return math.inf
+        bits: int = struct.unpack(int_fmt, data)[0]
+        return bits if bits >= 0 else -(bits & ((1 << (8 * len(data) - 1)) - 1)) - 1
+
+    return key
+
+
+def _boolean(data: bytes) -> bool:
+    if len(data) != 1:
+        raise ValueError("a boolean is one byte")
+    return data != b"\0"
+
+
+def _date(data: bytes) -> int:
+    days: int = struct.unpack(">I", data)[0]
+    return days - (1 << 31)
+
+
+def _duration(data: bytes) -> Duration:
+    months, pos = read_signed(data, 0)
+    days, pos = read_signed(data, pos)
+    nanoseconds, pos = read_signed(data, pos)
+    if pos != len(data):
+        raise ValueError("bytes are left over")
+    return Duration(months, days, nanoseconds)
+
+
+def _duration_bytes(value: Duration) -> bytes:
+    return b"".join(write_signed(part) for part in value)
+
+
+def _counter(data: bytes) -> int:
+    """Sum of the counts of all shards of a counter context (db/context/CounterContext): header entries, then 32-byte shards."""
+    (entries,) = struct.unpack_from(">h", data)
+    shards = data[2 + 2 * abs(entries) :]
+    if len(shards) % 32:
+        raise ValueError("a counter's shards are 32 bytes each")
+    return sum(struct.unpack_from(">q", shards, start + 24)[0] for start in range(0, len(shards), 32))
+
+
+def _counter_bytes(value: int) -> bytes:
+    raise ValueError("a counter is written as a context of shards, which a sum does not tell")
+
+
+def uuid_key(data: bytes) -> tuple[int, int, bytes]:
+    """Order of `uuid`: by version, then time (version 1) or the high half, then the low half (UUIDType.compareCustom)."""
+    version = data[6] >> 4
+    return version, _uuid_time(data) if version == 1 else int.from_bytes(data[:8], "big"), data[8:16]
+
+
+def timeuuid_key(data: bytes) -> tuple[int, bytes]:
+    """Order of `timeuuid`: by time, then the low half as signed bytes (TimeUUIDType.compareCustom)."""
+    return _uuid_time(data), bytes(byte ^ 0x80 for byte in data[8:16])
+
+
+def _uuid_time(data: bytes) -> int:
+    if len(data) != 16:
+        raise ValueError("a UUID is 16 bytes")
+    return (int.from_bytes(data[6:8], "big") & 0x0FFF) << 48 | int.from_bytes(data[4:6], "big") << 32 | int.from_bytes(data[:4], "big")
+
+
+def _uuid(data: bytes) -> UUID:
+    return UUID(bytes=bytes(data))
+
+
+def _uuid_bytes(value: UUID) -> bytes:
+    return value.bytes
+
+
+def _inet(data: bytes) -> str:
+    return str(ipaddress.ip_address(bytes(data)))
+
+
+def _inet_bytes(value: str) -> bytes:
+    return ipaddress.ip_address(value).packed
+
+
+def _empty(data: bytes) -> None:
+    if data:
+        raise ValueError("the empty type has no bytes")
+
+
+def _no_bytes(value: Any) -> bytes:
+    raise ValueError("the empty type has no value")
+
+
+def _text(name: str, encoding: str) -> NativeType:
+    return NativeType(name, None, lambda data: str(data, encoding), lambda text: text.encode(encoding), has_empty=True)
+
+
+NATIVE: Final[dict[str, NativeType]] = {
+    kind.name: kind
+    for kind in (
+        _text("ascii", "ascii"),
+        _text("text", "utf-8"),
+        _text("varchar", "utf-8"),
+        NativeType("blob", None, bytes, bytes, has_empty=True),
+        NativeType("boolean", 1, _boolean, lambda value: b"\1" if value else b"\0", _boolean),
+        _packed("tinyint", ">b", fixed=False),
+        _packed("smallint", ">h", fixed=False),
+        _packed("int", ">i", fixed=True),
+        _packed("bigint", ">q", fixed=True),
+        _packed("timestamp", ">q", fixed=True),
+        _packed("float", ">f", fixed=True, key=_real_key(">f", ">i")),
+        _packed("double", ">d", fixed=True, key=_real_key(">d", ">q")),
+        NativeType("varint", None, _varint, _varint_bytes, _varint),
+        NativeType("decimal", None, _decimal, _decimal_bytes, _decimal),
+        NativeType("counter", None, _counter, _counter_bytes),
+        NativeType("date", None, _date, lambda days: struct.pack(">I", days + (1 << 31))),
+        NativeType("time", None, lambda data: struct.unpack(">q", data)[0], lambda nanos: struct.pack(">q", nanos)),
+        NativeType("duration", None, _duration, _duration_bytes),
+        NativeType("inet", None, _inet, _inet_bytes),
+        NativeType("uuid", 16, _uuid, _uuid_bytes, uuid_key),
+        NativeType("timeuuid", 16, _uuid, _uuid_bytes, timeuuid_key),
+        NativeType("empty", 0, _empty, _no_bytes),
+    )
+}
+
+_CUSTOM_FIXED_LENGTH: Final = {"DateType": 8, "LexicalUUIDType": 16, "EmptyType": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class CustomType(CqlType):
+    """A type named by its Java class: its values stay bytes, ordered as such."""
+
+    java_class: str
+    multicell: bool = False
+
+    def __str__(self) -> str:
+        return f"'{self.java_class}'"
+
+    @property
+    def fixed_length(self) -> int | None:  # type: ignore[override]
+        return _CUSTOM_FIXED_LENGTH.get(self.java_class.split("(")[0].rsplit(".", 1)[-1])
+
+    def _sort_key(self, data: bytes) -> bytes:
+        return data
+
+    def _decode(self, data: bytes) -> bytes:
+        return bytes(data)
+
+    def _encode(self, value: Any) -> bytes:
+        return bytes(value)
+
+
+# --- types made of others ---------------------------------------------------------------------------------------------------------
+
+
+def _read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:
+    """One value behind its i32 length (negative = null), and the next position."""
+    (length,) = struct.unpack_from(">i", data, pos)
+    pos += 4
+    if length < 0:
+        return None, pos
+    if pos + length > len(data):
+        raise ValueError(f"a value of {length} bytes at {pos} reaches past the end")
+    return data[pos : pos + length], pos + length
+
+
+def _read_values(data: bytes, per_element: int) -> list[bytes | None]:
+    """The values of a frozen collection: i32 count, then count x per_element values."""
+    (count,) = struct.unpack_from(">i", data)
+    if count < 0 or count * per_element * 4 > len(data) - 4:
+        raise ValueError(f"{count} elements do not fit")
+    values, pos = [], 4
+    for _ in range(count * per_element):
+        value, pos = _read_value(data, pos)
+        values.append(value)
+    if pos != len(data):
+        raise ValueError("bytes are left over")
+    return values
+
+
+def _write_value(value: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if value is None else struct.pack(">i", len(value)) + value
+
+
+def _part_key(kind: CqlType, part: bytes | None) -> Any:
+    # Null sorts first. The flag keeps keys comparable.
+    return (0,) if part is None else (1, kind.sort_key(part))
+
+
+def _part(kind: CqlType, part: bytes | None) -> Any:
+    return None if part is None else kind.decode(part)
+
+
+def _part_bytes(kind: CqlType, value: Any) -> bytes:
+    return _write_value(None if value is None else kind.encode(value))
+
+
+@dataclass(frozen=True, eq=False)
+class CollectionType(CqlType):
+    """list, set or map; `elements` is (element,) or (key, value)."""
+
+    kind: str
+    elements: tuple[CqlType, ...]
+    multicell: bool
+    fixed_length: int | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.kind}<{', '.join(map(str, self.elements))}>"
+        return text if self.multicell else f"frozen<{text}>"
+
+    def _sort_key(self, data: bytes) -> Any:
+        if not data:
+            return (False,)
+        return True, tuple(_part_key(self._at(i), part) for i, part in enumerate(_read_values(data, len(self.elements))))
+
+    def _at(self, index: int) -> CqlType:
+        return self.elements[index % len(self.elements)]
+
+    def _decode(self, data: bytes) -> list[Any] | None:
+        if not data:
+            return None
+        values = [_part(self._at(i), part) for i, part in enumerate(_read_values(data, len(self.elements)))]
+        return values if self.kind != "map" else list(zip(values[::2], values[1::2], strict=True))
+
+    def _encode(self, value: Any) -> bytes:
+        if value is None:
+            return b""
+        flat = [part for pair in value for part in pair] if self.kind == "map" else list(value)
+        encoded = [_part_bytes(self._at(i), part) for i, part in enumerate(flat)]
+        return struct.pack(">i", len(value)) + b"".join(encoded)
+
+
+@dataclass(frozen=True, eq=False)
+class TupleType(CqlType):
+    """tuple: fields one after the other; missing ones at the end are null."""
+
+    fields: tuple[CqlType, ...]
+    multicell: bool = False
+    fixed_length: int | None = None
+
+    def __str__(self) -> str:
+        return f"tuple<{', '.join(map(str, self.fields))}>"
+
+    def _sort_key(self, data: bytes) -> Any:
+        return _fields_key(self.fields, data)
+
+    def _decode(self, data: bytes) -> tuple[Any, ...] | None:
+        return tuple(_read_fields(self.fields, data, exact=True)) if data else None
+
+    def _encode(self, value: Any) -> bytes:
+        if value is None:
+            return b""
+        return b"".join(_part_bytes(kind, part) for kind, part in zip(self.fields, value, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class UdtType(CqlType):
+    """A user type. `fields` is None if nobody has told its definition: it has its shape on the wire, but no values."""
+
+    keyspace: str
+    name: str
+    fields: dict[str, CqlType] | None
+    multicell: bool
+    fixed_length: int | None = None
+
+    def __str__(self) -> str:
+        name = quoted(self.name)
+        return name if self.multicell else f"frozen<{name}>"
+
+    @property
+    def known_fields(self) -> dict[str, CqlType]:
+        """Field name -> type, in order. Raises SchemaError if the user type is not known."""
+        if self.fields is None:
+            raise SchemaError(
+                "the user type is not known", operation="decode a value", obj=f"{self.keyspace}.{self.name}", hint="Ship a schema snapshot"
+            )
+        return self.fields
+
+    def _sort_key(self, data: bytes) -> Any:
+        return _fields_key(tuple(self.known_fields.values()), data)
+
+    def _decode(self, data: bytes) -> dict[str, Any] | None:
+        fields = self.known_fields
+        if not data:
+            return None
+        # Fields that a later ALTER TYPE added are passed over: the schema in force does not name them.
+        return dict(zip(fields, _read_fields(tuple(fields.values()), data, exact=False), strict=True))
+
+    def _encode(self, value: Any) -> bytes:
+        if value is None:
+            return b""
+        return b"".join(_part_bytes(kind, value.get(name)) for name, kind in self.known_fields.items())
+
+
+def _read_fields(kinds: Sequence[CqlType], data: bytes, *, exact: bool) -> list[Any]:
+    values: list[Any] = []
+    pos = 0
+    for kind in kinds:
+        part: bytes | None = None
+        if pos < len(data):
+            part, pos = _read_value(data, pos)
+        values.append(_part(kind, part))
+    if exact and pos != len(data):
+        raise ValueError("bytes are left over")
+    return values
+
+
+def _fields_key(kinds: Sequence[CqlType], data: bytes) -> Any:
+    keys, pos = [], 0
+    for kind in kinds:
+        if pos >= len(data):
+            break
+        part, pos = _read_value(data, pos)
+        keys.append(_part_key(kind, part))
+    # Nulls at the end are the same as fields that are not there (TupleType.compareCustom).
+    while keys and keys[-1] == (0,):
+        keys.pop()
+    return tuple(keys)
+
+
+@dataclass(frozen=True, eq=False)
+class VectorType(CqlType):
+    """vector<T, n> (Cassandra 5.0): n elements without a count; each behind a vint length if T is of variable length."""
+
+    element: CqlType
+    dimension: int
+    multicell: bool = False
+
+    def __str__(self) -> str:
+        return f"vector<{self.element}, {self.dimension}>"
+
+    @property
+    def fixed_length(self) -> int | None:  # type: ignore[override]
+        return None if self.element.fixed_length is None else self.element.fixed_length * self.dimension
+
+    def _sort_key(self, data: bytes) -> Any:
+        return tuple(self.element.sort_key(part) for part in self._parts(data)) if data else ()
+
+    def _decode(self, data: bytes) -> list[Any] | None:
+        return [self.element.decode(part) for part in self._parts(data)] if data else None
+
+    def _encode(self, value: Any) -> bytes:
+        if value is None:
+            return b""
+        if len(value) != self.dimension:
+            raise ValueError(f"{len(value)} elements")
+        parts = [self.element.encode(part) for part in value]
+        return b"".join(parts if self.element.fixed_length is not None else (write_unsigned(len(part)) + part for part in parts))
+
+    def _parts(self, data: bytes) -> list[bytes]:
+        parts, pos = [], 0
+        for _ in range(self.dimension):
+            length = self.element.fixed_length
+            if length is None:
+                length, pos = read_unsigned(data, pos)
+            if pos + length > len(data):
+                raise ValueError("an element reaches past the end")
+            parts.append(data[pos : pos + length])
+            pos += length
+        if pos != len(data):
+            raise ValueError("bytes are left over")
+        return parts
+
+
+# --- type texts -------------------------------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"""\s*("(?:[^"]|"")*"|'[^']*'|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>,.])""")
+_PUNCTUATION: Final = frozenset("<>,.")
+_BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def quoted(name: str) -> str:
+    """A name as CQL writes it: bare if it can be, else in double quotes."""
+    return name if _BARE_NAME.fullmatch(name) and name not in NATIVE else '"' + name.replace('"', '""') + '"'
+
+
+def parse_type(text: str, keyspace: str, types: Types) -> CqlType:
+    """The type of a text such as `map<text, frozen<addr>>`; user types are looked up as (keyspace, name) in `types`.
+
+    A user type that is not there still parses: it has its shape on the wire, and raises SchemaError when values are asked of it.
+    Raises SchemaError if the text is no type.
+    """
+    parser = _Parser(text, keyspace, types)
+    kind = parser.type(frozen=False)
+    parser.end()
+    return kind
+
+
+@lru_cache(maxsize=4096)
+def wire_shape(text: str) -> tuple[int | None, bool]:
+    """(fixed length, multi-cell) of a type text: all that a reader of mutations needs of it, and independent of user types."""
+    kind = parse_type(text, "", {})
+    return kind.fixed_length, kind.multicell
+
+
+class _Parser:
+    """Recursive descent over one type text."""
+
+    def __init__(self, text: str, keyspace: str, types: Types) -> None:
+        self.text, self.keyspace, self.types = text, keyspace, types
+        self.tokens = self._tokens()
+        self.at = 0
+
+    def type(self, *, frozen: bool) -> CqlType:
+        """One type; `frozen` says that it is inside another."""
+        token = self._next()
+        if token.startswith("'"):
+            return CustomType(token[1:-1])
+        if token.startswith('"'):
+            return self._user_type(token[1:-1].replace('""', '"'), frozen)
+        name = token.lower()
+        if self._peek() == "<":
+            return self._parametrized(name, frozen)
+        return NATIVE[name] if name in NATIVE else self._user_type(name, frozen)
+
+    def end(self) -> None:
+        if self.at != len(self.tokens):
+            raise self._error(f"{self.tokens[self.at]!r} is left over")
+
+    def _parametrized(self, name: str, frozen: bool) -> CqlType:
+        self._expect("<")
+        if name == "frozen":
+            inner = self.type(frozen=True)
+            self._expect(">")
+            return inner
+        parameters = [self.type(frozen=True)]
+        while self._peek() == ",":
+            self._expect(",")
+            if name == "vector":
+                return self._vector(parameters[0])
+            parameters.append(self.type(frozen=True))
+        self._expect(">")
+        if name == "tuple":
+            return TupleType(tuple(parameters))
+        if len(parameters) != {"list": 1, "set": 1, "map": 2}.get(name):
+            raise self._error(f"no type {name} with {len(parameters)} parameters")
+        return CollectionType(name, tuple(parameters), multicell=not frozen)
+
+    def _vector(self, element: CqlType) -> VectorType:
+        dimension = self._next()
+        if not dimension.isdigit():
+            raise self._error(f"{dimension!r} is no dimension")
+        self._expect(">")
+        return VectorType(element, int(dimension))
+
+    def _user_type(self, name: str, frozen: bool) -> UdtType:
+        keyspace = self.keyspace
+        if self._peek() == ".":
+            self._expect(".")
+            keyspace, name = name, self._next().strip('"')
+        definition = self.types.get((keyspace, name))
+        fields = None
+        if definition is not None:
+            fields = {
+                field: _Parser(text, keyspace, self.types).type(frozen=True)
+                for field, text in zip(definition.field_names, definition.field_types, strict=True)
+            }
+        return UdtType(keyspace, name, fields, multicell=not frozen)
+
+    def _tokens(self) -> list[str]:
+        tokens, pos, text = [], 0, self.text.rstrip()
+        while pos < len(text):
+            match = _TOKEN.match(text, pos)
+            if match is None:
+                raise self._error(f"nothing known begins at {pos}")
+            tokens.append(match[1])
+            pos = match.end()
+        return tokens
+
+    def _peek(self) -> str | None:
+        return self.tokens[self.at] if self.at < len(self.tokens) else None
+
+    def _next(self) -> str:
+        token = self._peek()
+        if token is None or token in _PUNCTUATION:
+            raise self._error("a type is missing")
+        self.at += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        if self._peek() != token:
+            raise self._error(f"{token!r} is missing")
+        self.at += 1
+
+    def _error(self, message: str) -> SchemaError:
+        return SchemaError(message, operation="parse a type", obj=self.text)
+
+
+# --- cells to one value -----------------------------------------------------------------------------------------------------------
+
+
+def assemble(column_type: CqlType, cells: Sequence[Cell]) -> Any:
+    """The column's Python value from its live cells (in any order): None if there are none.
+
+    List elements come in the order of their timeuuids, set elements and map entries in the order of their type; a user type has all its
+    fields. Which cells are live is for the caller to say.
+    """
+    if not cells:
+        return None
+    if not column_type.multicell:
+        return column_type.decode(cells[0].value)
+    if isinstance(column_type, UdtType):
+        return _assemble_udt(column_type, cells)
+    if not isinstance(column_type, CollectionType):
+        raise DecodeError("only collections and user types have a cell per element", operation="assemble a value", obj=str(column_type))
+    order: CqlType = NATIVE["timeuuid"] if column_type.kind == "list" else column_type.elements[0]
+    ordered = sorted(((cell.path or b"", cell.value) for cell in cells), key=lambda element: order.sort_key(element[0]))
+    first, last = column_type.elements[0], column_type.elements[-1]
+    if column_type.kind == "list":
+        return [first.decode(value) for _, value in ordered]
+    if column_type.kind == "set":
+        return [first.decode(path) for path, _ in ordered]
+    return [(first.decode(path), last.decode(value)) for path, value in ordered]
+
+
+def _assemble_udt(column_type: UdtType, cells: Sequence[Cell]) -> dict[str, Any]:
+    values = {int.from_bytes(cell.path or b"", "big"): cell.value for cell in cells}
+    return {name: _part(kind, values.get(index)) for index, (name, kind) in enumerate(column_type.known_fields.items())}

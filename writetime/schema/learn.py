@@ -1,0 +1,410 @@
+"""Learning the schema from mutations of system_schema, reconciled like any other data (Cassandra 3.11-5.0, schema/SchemaKeyspace).
+
+A schema change is a mutation of system_schema.* with the keyspace's name as partition key. Changes are not events: replicas repeat them,
+logs are read in any order, and a snapshot says the same again. So what is kept is the set of facts, every cell and every deletion that was
+ever seen of the columns that matter, and the schema is what last-write-wins makes of them. The order of `apply` does not matter.
+
+Because facts are kept, the past can be asked too: a table that was dropped or created anew lives on, as it was just before, with
+`dropped=True`, so that late frames of it can be decoded. A table that was told only in part (an ALTER without its CREATE) is left out.
+
+The keyspaces `system` and `system_schema`, which every node writes anew at each start, are known by heart (`system`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+from writetime.cql.types import parse_type
+from writetime.errors import SchemaError
+from writetime.join.reconcile import merge_deletions, settle_row
+from writetime.model import NO_DELETION_TIME, Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
+from writetime.schema import snapshot, system
+from writetime.schema.model import Column, ColumnKind, DroppedColumn, Keyspace, Schema, Table, UserType
+
+_TABLE_COLUMNS = frozenset({"id", "flags", "cdc", "default_time_to_live", "gc_grace_seconds"})
+TRACKED: Final[dict[str, frozenset[str]]] = {
+    "keyspaces": frozenset({"durable_writes", "replication"}),
+    "tables": _TABLE_COLUMNS,
+    "views": _TABLE_COLUMNS,
+    "columns": frozenset({"kind", "position", "clustering_order", "type"}),
+    "dropped_columns": frozenset({"dropped_time", "kind", "type"}),
+    "types": frozenset({"field_names", "field_types"}),
+}
+"""The tables of system_schema that matter here, and their columns that do."""
+
+KNOWN_BY_HEART: Final = frozenset({"system", "system_schema"})
+_KINDS: Final[dict[str, ColumnKind]] = {
+    "partition_key": "partition_key",
+    "clustering": "clustering",
+    "static": "static",
+    "regular": "regular",
+}
+_FORMAT: Final = 1
+DEFAULT_GC_GRACE_SECONDS: Final = 864_000
+
+Clustering = tuple[bytes | None, ...]
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _RowFacts:
+    cells: set[Cell] = field(default_factory=set)
+    deletions: set[DeletionTime] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _PartitionFacts:
+    """All that was ever said of one keyspace in one table of system_schema."""
+
+    deletions: set[DeletionTime] = field(default_factory=set)
+    ranges: set[RangeTombstone] = field(default_factory=set)
+    rows: dict[Clustering, _RowFacts] = field(default_factory=dict)
+
+    def deletions_of(self, clustering: Clustering) -> Iterator[DeletionTime]:
+        """Deletions from outside the row that cover it."""
+        yield from self.deletions
+        yield from (tombstone.deletion for tombstone in self.ranges if _covers(tombstone, clustering))
+
+
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """What the facts of one keyspace come to."""
+
+    keyspace: Keyspace | None
+    tables: dict[UUID, Table]
+    types: dict[tuple[str, str], UserType]
+    cdc_ever: frozenset[UUID]
+
+
+class SchemaLearner:
+    """Collects schema facts; `schema()` is what they come to."""
+
+    def __init__(self) -> None:
+        self._facts: dict[tuple[str, str], _PartitionFacts] = {}
+        self._learnt: dict[str, _Learnt] = {}
+
+    def apply(self, mutation: Mutation) -> bool:
+        """Take in a mutation (of any table); whether it said anything new. Applying it twice or in another order changes nothing."""
+        new = False
+        for update in mutation.updates:
+            table = system.SCHEMA_TABLES.get(update.table_id)
+            if table is not None and table.name in TRACKED:
+                new |= self._apply(table.name, update)
+        return new
+
+    def apply_snapshot(self, document: Mapping[str, Any]) -> bool:
+        """Take in a schema snapshot (see `snapshot`); whether it said anything new."""
+        new = False
+        for mutation in snapshot.mutations(document):
+            new |= self.apply(mutation)
+        return new
+
+    def schema(self) -> Schema:
+        """The schema of all facts so far: living tables, dropped lives of tables, and Cassandra's own."""
+        schema = Schema(tables=dict(system.TABLES))
+        for name in sorted({keyspace for _, keyspace in self._facts}):
+            learnt = self._of(name)
+            if learnt.keyspace is not None:
+                schema.keyspaces[name] = learnt.keyspace
+            schema.tables.update(learnt.tables)
+            schema.types.update(learnt.types)
+        return schema
+
+    @property
+    def cdc_ever(self) -> frozenset[UUID]:
+        """Ids of the tables that had cdc=true at some time of their life."""
+        return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
+
+    def to_json(self) -> str:
+        """All facts, for `from_json`. The same facts give the same text."""
+        partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
+        return json.dumps({"format": _FORMAT, "partitions": partitions}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The learner that wrote `text`. Raises SchemaError."""
+        try:
+            document = json.loads(text)
+            if document["format"] != _FORMAT:
+                raise SchemaError(f"format {document['format']} is not known", operation="read what was learnt of the schema")
+            learner = cls()
+            for partition in document["partitions"]:
+                learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
+        except (ValueError, KeyError, TypeError) as error:
+            raise SchemaError(f"{type(error).__name__}: {error}", operation="read what was learnt of the schema") from error
+        return learner
+
+    def _apply(self, table: str, update: PartitionUpdate) -> bool:
+        keyspace = update.key.decode()
+        if keyspace in KNOWN_BY_HEART:
+            return False
+        facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
+        new = _add(facts.deletions, [update.deletion] if update.deletion is not None else [])
+        new |= _add(facts.ranges, update.range_tombstones)
+        for row in update.rows:
+            of_row = facts.rows.setdefault(row.clustering or (), _RowFacts())
+            new |= _add(of_row.deletions, [row.deletion] if row.deletion is not None else [])
+            new |= _add(of_row.cells, (cell for cell in row.cells if cell.column in TRACKED[table]))
+        if new:
+            self._learnt.pop(keyspace, None)
+        return new
+
+    def _of(self, keyspace: str) -> _Learnt:
+        learnt = self._learnt.get(keyspace)
+        if learnt is None:
+            facts = {table: self._facts.get((table, keyspace), _PartitionFacts()) for table in TRACKED}
+            learnt = self._learnt[keyspace] = _learn(keyspace, facts)
+        return learnt
+
+
+def _add(known: set[_T], more: Iterable[_T]) -> bool:
+    before = len(known)
+    known.update(more)
+    return len(known) > before
+
+
+# --- facts to schema --------------------------------------------------------------------------------------------------------------
+
+
+class _View:
+    """The rows of one keyspace as they were at a time: cells up to `bound` (µs), deletions before it; None = now.
+
+    A life of a table ends with a deletion at `bound`, which leaves its last cells in and itself out.
+    """
+
+    def __init__(self, facts: Mapping[str, _PartitionFacts], bound: int | None = None) -> None:
+        self.facts = facts
+        self.bound = bound
+
+    def rows(self, table: str, prefix: Clustering = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+        """(clustering as text, values of the live cells) of every row that is there and whose clustering begins with `prefix`."""
+        for clustering in sorted(self.facts[table].rows, key=_bytes):
+            values = self.row(table, clustering) if clustering[: len(prefix)] == prefix else {}
+            if values:
+                yield _text(clustering), values
+
+    def row(self, table: str, clustering: Clustering) -> dict[str, Any]:
+        """The values of a row's live cells; {} if it is not there."""
+        partition = self.facts[table]
+        facts = partition.rows.get(clustering)
+        if facts is None:
+            return {}
+        cells = tuple(cell for cell in facts.cells if self.bound is None or cell.timestamp <= self.bound)
+        row = Row(clustering, deletion=self._latest(facts.deletions), cells=cells)
+        row = settle_row(row, active=self._latest(partition.deletions_of(clustering)))
+        return {cell.column: _value(table, cell) for cell in row.cells if not cell.is_tombstone}
+
+    def _latest(self, deletions: Iterable[DeletionTime]) -> DeletionTime | None:
+        latest: DeletionTime | None = None
+        for deletion in deletions:
+            if self.bound is None or deletion.marked_for_delete_at < self.bound:
+                latest = merge_deletions(latest, deletion)
+        return latest
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """One id of a table: when it was first said and, unless it lives, the last moment of it (µs)."""
+
+    id: UUID
+    first: int
+    last: int | None
+
+    def holds(self, timestamp: int) -> bool:
+        return self.first <= timestamp and (self.last is None or timestamp <= self.last)
+
+
+def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
+    now = _View(facts)
+    tables: dict[UUID, Table] = {}
+    cdc_ever: set[UUID] = set()
+    for source in ("tables", "views"):
+        for clustering, of_row in facts[source].rows.items():
+            for life in _lives(facts[source], clustering, now.row(source, clustering).get("id")):
+                table = _table(keyspace, source, clustering, life, _View(facts, life.last))
+                if table is None or (table.id in tables and table.dropped):
+                    continue
+                tables[table.id] = table
+                if any(cell.column == "cdc" and cell.value == b"\1" and life.holds(cell.timestamp) for cell in of_row.cells):
+                    cdc_ever.add(table.id)
+    return _Learnt(_keyspace(keyspace, now), tables, _types(keyspace, now), frozenset(cdc_ever))
+
+
+def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | None) -> Iterator[_Life]:
+    """The lives of the table in that row: each id that was ever there, the living one without an end."""
+    facts = partition.rows[clustering]
+    said = [(cell.timestamp, UUID(bytes=cell.value)) for cell in facts.cells if cell.column == "id" and len(cell.value) == 16]
+    ends = [deletion.marked_for_delete_at for deletion in (*facts.deletions, *partition.deletions_of(clustering))]
+    ends += [cell.timestamp for cell in facts.cells if cell.column == "id" and cell.is_tombstone]
+    for table_id in sorted({table_id for _, table_id in said}):
+        times = [timestamp for timestamp, said_id in said if said_id == table_id]
+        latest = max(times)
+        after = [end for end in ends if end >= latest]
+        after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
+        yield _Life(table_id, min(times), None if table_id == living else min(after, default=latest))
+
+
+def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table | None:
+    """The table of that life, or None if its definition is not whole."""
+    (name,) = _text(clustering)
+    options = view.row(source, clustering)
+    columns = {ck[1]: _column(ck[1], values) for ck, values in view.rows("columns", clustering) if {"kind", "type"} <= values.keys()}
+    dropped = {ck[1]: _dropped(ck[1], values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
+    table = Table(
+        keyspace,
+        name,
+        life.id,
+        columns,
+        dropped,
+        # Views have no flags of their own; they are all compound.
+        flags=frozenset(options.get("flags", ()) if source == "tables" else ("compound",)),
+        cdc=bool(options.get("cdc")),
+        default_time_to_live=options.get("default_time_to_live") or 0,
+        gc_grace_seconds=options.get("gc_grace_seconds", DEFAULT_GC_GRACE_SECONDS),
+        dropped=life.last is not None,
+    )
+    whole = table.partition_key and all(_contiguous(part) for part in (table.partition_key, table.clustering))
+    return table if whole else None
+
+
+def _contiguous(columns: tuple[Column, ...]) -> bool:
+    return [column.position for column in columns] == list(range(len(columns)))
+
+
+def _column(name: str, values: Mapping[str, Any]) -> Column:
+    kind = _kind(name, values["kind"])
+    position = values.get("position", -1) if kind in ("partition_key", "clustering") else -1
+    return Column(name, kind, values["type"], position, str(values.get("clustering_order", "none")).lower() == "desc")
+
+
+def _dropped(name: str, values: Mapping[str, Any]) -> DroppedColumn:
+    # 3.11 did not say the kind at first; the time is in ms.
+    return DroppedColumn(name, _kind(name, values.get("kind", "regular")), values["type"], (values.get("dropped_time") or 0) * 1000)
+
+
+def _kind(name: str, text: str) -> ColumnKind:
+    kind = _KINDS.get(text.lower())
+    if kind is None:
+        raise SchemaError(f"column {name!r} is of the unknown kind {text!r}", operation="learn the schema")
+    return kind
+
+
+def _keyspace(name: str, view: _View) -> Keyspace | None:
+    for _, values in view.rows("keyspaces"):
+        return Keyspace(name, dict(values.get("replication") or ()), values.get("durable_writes", True))
+    return None
+
+
+def _types(keyspace: str, view: _View) -> dict[tuple[str, str], UserType]:
+    return {
+        (keyspace, name): UserType(keyspace, name, tuple(values["field_names"]), tuple(values["field_types"]))
+        for (name,), values in view.rows("types")
+        if {"field_names", "field_types"} <= values.keys()
+    }
+
+
+def _value(table: str, cell: Cell) -> Any:
+    column = system.SCHEMA_TABLES[system.system_table_id("system_schema", table)].columns[cell.column]
+    return parse_type(column.type, "system_schema", {}).decode(cell.value)
+
+
+def _text(clustering: Clustering) -> tuple[str, ...]:
+    return tuple((value or b"").decode("utf-8", "surrogateescape") for value in clustering)
+
+
+def _covers(tombstone: RangeTombstone, clustering: Clustering) -> bool:
+    """Whether a range holds a row. All clusterings of the tracked tables are ascending texts: byte order is theirs."""
+    after = _compare(clustering, tombstone.start)
+    before = _compare(clustering, tombstone.end)
+    return (after > 0 or (after == 0 and tombstone.start.inclusive)) and (before < 0 or (before == 0 and tombstone.end.inclusive))
+
+
+def _compare(clustering: Clustering, bound: Bound) -> int:
+    """Where the clustering's prefix stands to the bound: -1, 0, 1. An unbounded end holds every row."""
+    prefix, values = _bytes(clustering[: len(bound.values)]), _bytes(bound.values)
+    return (prefix > values) - (prefix < values)
+
+
+def _bytes(values: Clustering) -> tuple[bytes, ...]:
+    return tuple(value or b"" for value in values)
+
+
+# --- facts to JSON and back -------------------------------------------------------------------------------------------------------
+
+
+def _partition_to_json(table: str, keyspace: str, facts: _PartitionFacts) -> dict[str, Any]:
+    return {
+        "table": table,
+        "keyspace": keyspace,
+        "deletions": _deletions_to_json(facts.deletions),
+        "ranges": sorted((_range_to_json(tombstone) for tombstone in facts.ranges), key=str),
+        "rows": [
+            {
+                "ck": _hex_all(clustering),
+                "deletions": _deletions_to_json(of_row.deletions),
+                "cells": sorted((_cell_to_json(cell) for cell in of_row.cells), key=str),
+            }
+            for clustering, of_row in sorted(facts.rows.items(), key=lambda item: _bytes(item[0]))
+        ],
+    }
+
+
+def _partition_from_json(document: Mapping[str, Any]) -> _PartitionFacts:
+    return _PartitionFacts(
+        deletions=_deletions_from_json(document["deletions"]),
+        ranges={_range_from_json(*tombstone) for tombstone in document["ranges"]},
+        rows={
+            _unhex_all(row["ck"]): _RowFacts(
+                cells={_cell_from_json(*cell) for cell in row["cells"]},
+                deletions=_deletions_from_json(row["deletions"]),
+            )
+            for row in document["rows"]
+        },
+    )
+
+
+def _cell_to_json(cell: Cell) -> list[Any]:
+    return [cell.column, cell.timestamp, cell.value.hex(), cell.ttl, _time(cell.local_deletion_time)]
+
+
+def _cell_from_json(column: str, timestamp: int, value: str, ttl: int, time: int | None) -> Cell:
+    return Cell(column, timestamp, bytes.fromhex(value), None, ttl, _untime(time))
+
+
+def _range_to_json(tombstone: RangeTombstone) -> list[Any]:
+    ends = [[_hex_all(bound.values), bound.inclusive] for bound in (tombstone.start, tombstone.end)]
+    return [*ends, *_deletions_to_json({tombstone.deletion})]
+
+
+def _range_from_json(start: list[Any], end: list[Any], deletion: list[int | None]) -> RangeTombstone:
+    bounds = [Bound(_unhex_all(values), inclusive) for values, inclusive in (start, end)]
+    (by,) = _deletions_from_json([deletion])
+    return RangeTombstone(bounds[0], bounds[1], by)
+
+
+def _deletions_to_json(deletions: set[DeletionTime]) -> list[list[int | None]]:
+    return sorted([[d.marked_for_delete_at, _time(d.local_deletion_time)] for d in deletions], key=str)
+
+
+def _deletions_from_json(deletions: list[list[Any]]) -> set[DeletionTime]:
+    return {DeletionTime(marked, _untime(time)) for marked, time in deletions}
+
+
+def _time(time: int) -> int | None:
+    return None if time == NO_DELETION_TIME else time
+
+
+def _untime(time: int | None) -> int:
+    return NO_DELETION_TIME if time is None else time
+
+
+def _hex_all(values: Clustering) -> list[str | None]:
+    return [None if value is None else value.hex() for value in values]
+
+
+def _unhex_all(values: list[str | None]) -> Clustering:
+    return tuple(None if value is None else bytes.fromhex(value) for value in values)

@@ -1,0 +1,89 @@
+"""A snapshot of system_schema as a node answered it, shipped beside the segments because DDL in the log may be lost with its segment.
+
+    {"taken_at": ISO-8601, "schema_version": text,
+     "tables": [{"keyspace_name": …, "table_name": …, "id": …, …, "writetime": µs}, …],
+     "columns": […], "dropped_columns": […], "types": […], "keyspaces": […], "views": […]}
+
+Rows are those of the tables of that name, column by column: text, numbers and booleans as they are, uuids as text, blobs as hex,
+timestamps as ms since the epoch, lists and sets as lists, maps as objects; a column that is null or missing is not set. Each row says with
+`writetime` when it was written. So a snapshot is turned into the mutations that would have written it, and goes through the same door
+as the log. What a snapshot does not hold proves nothing: only the log deletes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from writetime.cql.types import CollectionType, CqlType, parse_type
+from writetime.errors import SchemaError, WritetimeError
+from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Column, Table
+from writetime.schema.system import SCHEMA_TABLES
+
+WRITETIME = "writetime"
+_TABLES = {table.name: table for table in SCHEMA_TABLES.values()}
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "uuid": UUID,
+    "blob": lambda text: bytes.fromhex(text.removeprefix("0x")),
+}
+
+
+def parse(text: str | bytes) -> list[Mutation]:
+    """The mutations of a snapshot's JSON, one for each keyspace. Raises SchemaError."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"it is no JSON: {error}", operation="read a schema snapshot") from error
+    if not isinstance(document, dict):
+        raise SchemaError("it is no JSON object", operation="read a schema snapshot")
+    return mutations(document)
+
+
+def mutations(document: Mapping[str, Any]) -> list[Mutation]:
+    """The mutations of a snapshot, one for each keyspace, in the order of their names. Raises SchemaError."""
+    rows: dict[str, dict[str, list[Row]]] = {}
+    for name, table in _TABLES.items():
+        for index, values in enumerate(document.get(name) or ()):
+            keyspace, row = _row(table, values, f"{name}[{index}]")
+            rows.setdefault(keyspace, {}).setdefault(name, []).append(row)
+    return [
+        Mutation(tuple(PartitionUpdate(_TABLES[name].id, keyspace.encode(), rows=tuple(found)) for name, found in sorted(tables.items())))
+        for keyspace, tables in sorted(rows.items())
+    ]
+
+
+def _row(table: Table, values: Mapping[str, Any], where: str) -> tuple[str, Row]:
+    """(keyspace, row) of one entry. Columns that this version does not know are passed over."""
+    try:
+        written = values[WRITETIME]
+        if not isinstance(written, int):
+            raise SchemaError(f"writetime is {written!r}", operation="read a schema snapshot", obj=where)
+        clustering = tuple(_encode(column, values[column.name]) for column in table.clustering)
+        cells = tuple(
+            Cell(column.name, written, _encode(column, values[column.name]))
+            for column in table.regular_columns
+            if values.get(column.name) is not None
+        )
+        return values["keyspace_name"], Row(clustering, Liveness(written), cells=cells)
+    except SchemaError:
+        raise
+    except (WritetimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema snapshot", obj=where) from error
+
+
+def _encode(column: Column, value: Any) -> bytes:
+    kind = parse_type(column.type, "system_schema", {})
+    return kind.encode(_from_json(kind, value))
+
+
+def _from_json(kind: CqlType, value: Any) -> Any:
+    if not isinstance(kind, CollectionType):
+        return _FROM_JSON.get(str(kind), lambda same: same)(value)
+    if kind.kind == "map":
+        key, element = kind.elements
+        return sorted((_from_json(key, k), _from_json(element, v)) for k, v in value.items())
+    elements = [_from_json(kind.elements[0], element) for element in value]
+    return sorted(elements) if kind.kind == "set" else elements
