@@ -44,7 +44,7 @@ from writetime.errors import AccountingMismatch, BatchError, PreconditionFailed,
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
-from writetime.schema.system import SCHEMA_TABLE_IDS, SYSTEM_SCHEMA
+from writetime.schema.system import SCHEMA_TABLES, TABLES
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
@@ -137,11 +137,12 @@ class Batch:
         for name in self.manifest.schema_snapshots:
             for mutation in parse_snapshot(self.store.read(name).decode()):
                 learner.apply(mutation)
-        ids = [table_id.bytes for table_id in SCHEMA_TABLE_IDS]
-        ddl = frames.filter((F.col("kind") == "frame") & F.col("table_id").isin(*[bytearray(i) for i in ids]))
+        ids = [bytearray(table_id.bytes) for table_id in SCHEMA_TABLES]
+        ddl = frames.filter((F.col("kind") == "frame") & F.col("table_id").isin(*ids))
         bodies = {bytes(row.body) for row in ddl.select("body").toLocalIterator()}
+        cassandras_own = Schema(tables=TABLES)
         for body in sorted(bodies):
-            learner.apply(decode_mutation(body, SYSTEM_SCHEMA))
+            learner.apply(decode_mutation(body, cassandras_own))
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         self.store.put(name, learner.to_json().encode())
         schema = learner.schema()

@@ -29,6 +29,8 @@ from tools.services.airflow import Airflow
 from tools.services.airflow_api import AirflowApi
 from tools.services.kafka import Kafka
 from tools.site import Site
+from writetime.batch.publish import publish_due
+from writetime.store import Store
 
 FOLDER = ROOT / "var" / "demo"
 RUN = ROOT / "var" / "run"
@@ -109,9 +111,10 @@ def _demo(site: Site, *, keep: bool) -> bool:
     return done
 
 
-def ship(site: Site, recording: Recording) -> None:
+def ship(site: Site, recording: Recording, *, stage: bool = True) -> None:
     """Stage the recording as the nodes' cdc_raw folders, and let a shipper of each send what is there."""
-    recording.stage(site.nodes)
+    if stage:
+        recording.stage(site.nodes)
     shippers = [_shipper(site.shipper_config(node)) for node in recording.nodes]
     for node, shipper in zip(recording.nodes, shippers, strict=True):
         output, _ = shipper.communicate()
@@ -144,21 +147,30 @@ def run_pipeline(api: AirflowApi) -> None:
     _expect_success(api, "cdc_ingest", ingest)
     states = {task["task_id"]: task["state"] for task in api.tasks("cdc_ingest", ingest)}
     if states["ingest"] == "success":
-        _expect_success(api, "cdc_publish", _next_run(api, before))
+        _expect_success(api, "cdc_publish", wait_for_next_run(api, "cdc_publish", before))
     else:
         say("  nothing new had come in; cdc_publish is asked all the same")
         _expect_success(api, "cdc_publish", api.trigger("cdc_publish"))
 
 
-def _next_run(api: AirflowApi, before: set[str]) -> str:
-    """The run of cdc_publish that the seal of the batch has started."""
+def wait_for_next_run(api: AirflowApi, dag: str, before: set[str]) -> str:
+    """The run of a DAG that something else than we has started; give its run id as soon as it is there."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        for run in api.runs("cdc_publish"):
+        for run in api.runs(dag):
             if run["dag_run_id"] not in before:
                 return str(run["dag_run_id"])
         time.sleep(1)
-    raise ToolError("cdc_ingest has sealed a batch, but no run of cdc_publish followed")
+    raise ToolError(f"No run of {dag} has followed within {_PATIENCE_SECONDS:.0f} s")
+
+
+def wait_until_published(store: Store, cluster: str) -> None:
+    """Until every sealed batch is known to be in Kafka."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while publish_due(store, cluster):
+        if time.monotonic() > deadline:
+            raise ToolError(f"The last batch has not been published within {_PATIENCE_SECONDS:.0f} s")
+        time.sleep(1)
 
 
 def _expect_success(api: AirflowApi, dag: str, run: str) -> None:

@@ -64,7 +64,7 @@ class Site:
                 "datacenter": node.datacenter,
                 "address": node.address,
                 "connect": False,
-                "schema_file": str(recording.schema_snapshot_path),
+                "schema_file": str(recording.path / "schema-snapshot.json"),
             }
             _write(self.shipper_config(node), common | {"node": about})
 

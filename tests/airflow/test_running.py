@@ -1,0 +1,179 @@
+"""The whole pipeline with Airflow's four processes, Spark and Kafka really running, and a damaged segment in the middle of it.
+
+One story in one test, because each step starts from what the last one left, and starting Airflow for each would take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.damage import flip_a_byte_of_a_captured_frame
+from tests.ring.recording import Recording
+from tools import demo, verify
+from tools.services.airflow import Airflow
+from tools.services.airflow_api import AirflowApi
+from tools.services.kafka import Kafka
+from tools.site import Site
+from writetime import names
+from writetime.batch.documents import LedgerEntry, Sealed
+from writetime.batch.plan import history, read_sealed
+from writetime.store import Store, open_store
+
+pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+class Story:
+    """The running pieces, and what the steps ask of them."""
+
+    def __init__(self, site: Site, recording: Recording, kafka: Kafka, airflow: Airflow) -> None:
+        self.site = site
+        self.recording = recording
+        self.kafka = kafka
+        self.airflow = airflow
+        self.cluster = recording.cluster_name
+
+    @property
+    def api(self) -> AirflowApi:
+        return self.airflow.api
+
+    @property
+    def store(self) -> Store:
+        return open_store(str(self.site.bucket))
+
+    def run(self, dag: str) -> tuple[str, str, dict[str, Any]]:
+        """Trigger and wait; run id, state, and the task instances by name."""
+        run = self.api.trigger(dag)
+        state = self.api.wait(dag, run, seconds=300)
+        return run, state, self.tasks(dag, run)
+
+    def tasks(self, dag: str, run: str) -> dict[str, Any]:
+        return {f"{t['task_id']}[{t['map_index']}]" if t["map_index"] >= 0 else t["task_id"]: t for t in self.api.tasks(dag, run)}
+
+    def sealed(self) -> Sealed:
+        found = history(self.store, self.cluster).sealed
+        assert found is not None
+        return found
+
+    def ledger(self, name: str) -> LedgerEntry:
+        entry = LedgerEntry.read(self.store, names.SegmentRef.from_object(name).ledger)
+        assert entry is not None
+        return entry
+
+    def verify(self) -> verify.Report:
+        return verify.verify(self.site, self.recording, self.kafka.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    recording = Recording.open()
+    with Kafka(site.folder / "kafka", port=0) as kafka:
+        site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None)
+        airflow = Airflow(site.folder / "airflow", config=site.config, port=0)
+        try:
+            airflow.start(expect=demo.DAGS)
+            for dag in demo.DAGS:
+                airflow.api.pause(dag, paused=False)
+            yield Story(site, recording, kafka, airflow)
+        finally:
+            airflow.stop()
+
+
+def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
+    folders = story.recording.stage(story.site.nodes)
+    damaged = flip_a_byte_of_a_captured_frame(folders[story.recording.nodes[0].host_id])
+    demo.ship(story.site, story.recording, stage=False)
+    name = names.SegmentRef(
+        names.NodeName(story.cluster, story.recording.nodes[0].datacenter, story.recording.nodes[0].host_id),
+        names.SegmentName.parse(damaged.path.name),
+    ).incoming
+
+    # All else goes on: the batch is sealed and archived, only the square of that segment is red, and it has its name.
+    run, state, tasks = story.run("cdc_ingest")
+    assert state == "failed"
+    assert {task: found["state"] for task, found in tasks.items()} == {
+        "plan": "success",
+        "ingest": "success",
+        "archive": "success",
+        "failed_segments": "success",
+        "segment[0]": "failed",
+    }
+    assert tasks["segment[0]"]["rendered_map_index"].endswith(damaged.path.name)
+    log = story.api.log("cdc_ingest", run, "segment", map_index=0)
+    assert name in log
+    assert "Put a good copy" in log
+
+    # The ledger says what and where; the bytes are kept, and nothing but them.
+    entry = story.ledger(name)
+    assert entry.state == "quarantined"
+    (problem,) = entry.problems
+    assert problem.kind == "corrupt_frame"
+    assert problem.quarantined_as is not None
+    kept = story.store.read(problem.quarantined_as)
+    assert kept == damaged.bytes[problem.position : problem.position + problem.size]
+    assert problem.position <= damaged.position < problem.position + problem.size
+    first = story.sealed()
+    assert first.held == [name]
+
+    # The two other replicas held the damaged mutation: nothing is missing.
+    demo.wait_until_published(story.store, story.cluster)
+    assert story.verify().good, story.verify().problems
+
+    # Cleared but not mended: red again.
+    story.api.clear("cdc_ingest", run, [("segment", 0)])
+    assert story.api.wait("cdc_ingest", run, seconds=120) == "failed"
+    assert story.sealed().number == first.number
+
+    # Mended as an operator would, with a plain copy, then cleared: green, and in with the next batch.
+    (story.site.bucket / name).write_bytes(damaged.original)
+    story.api.clear("cdc_ingest", run, [("segment", 0)])
+    assert story.api.wait("cdc_ingest", run, seconds=120) == "success"
+    assert story.ledger(name).state == "retry"
+    _, state, _ = story.run("cdc_ingest")
+    assert state == "success"
+    second = story.sealed()
+    assert [outcome.object for outcome in second.segments] == [name]
+    assert (second.held, second.events) == ([], 0)
+    assert story.ledger(name).state == "archived"
+    demo.wait_until_published(story.store, story.cluster)
+    assert story.verify().good, story.verify().problems
+
+    # Nothing to do: skipped without Spark.
+    _, state, tasks = story.run("cdc_ingest")
+    assert (state, tasks["plan"]["state"], tasks["ingest"]["state"]) == ("success", "skipped", "skipped")
+
+    # A backfill replays the archive: the same segments again, no event, nothing published twice.
+    hours = [names_hour(info.name) for info in story.store.list("cdc_archive/")]
+    assert hours
+    events_before = story.verify().events
+    replay(story, min(hours), max(hours))
+    third = read_sealed(story.store, story.cluster, second.number + 1)
+    assert third is not None
+    assert (third.kind, third.events) == ("replay", 0)
+    assert all(a.updates_in == a.duplicate + a.superseded + a.not_ours for a in third.accounting)
+    report = story.verify()
+    assert report.good, report.problems
+    assert report.events == events_before
+
+
+def names_hour(object_name: str) -> str:
+    date, hour = object_name.split("/")[2:4]
+    return f"{date.removeprefix('date=')}T{hour.removeprefix('hour=')}:00:00"
+
+
+def replay(story: Story, first: str, last: str) -> None:
+    """As the README says it, from a shell."""
+    before = {run["dag_run_id"] for run in story.api.runs("cdc_replay")}
+    done = story.airflow.command("backfill", "create", "--dag-id", "cdc_replay", "--from-date", first, "--to-date", last)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = demo.wait_for_next_run(story.api, "cdc_replay", before)
+    assert story.api.wait("cdc_replay", run, seconds=300) == "success", json.dumps(story.api.tasks("cdc_replay", run), default=str)
+
+
+def test_the_interface_shows_the_dags(story: Story) -> None:
+    assert {dag["dag_id"] for dag in story.api.dags()} == set(demo.DAGS)
+    assert story.api.import_errors() == []
