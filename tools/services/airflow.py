@@ -102,6 +102,8 @@ class Airflow:
 
         ServiceError with the reason if a process dies, a DAG file cannot be loaded, or it takes longer than `seconds`.
         """
+        for name in COMMANDS:
+            process.refuse_second(f"airflow-{name}", run=self.run)
         self.port = ports.choose(self._preferred, "Airflow")
         self.home.mkdir(parents=True, exist_ok=True)
         self._write_settings()

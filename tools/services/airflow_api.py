@@ -1,6 +1,6 @@
 """A small client of Airflow's REST API (/api/v2), for demo and tests: start a run, look at it, clear a task.
 
-Speaks to loopback only; logs in with user and password and renews its token when that has expired. Returns what the API
+Speaks to loopback only. Logs in at the first call; the token is good for a day, longer than a client lives. Returns what the API
 returns, as plain dicts: fields are those of Airflow 3's own reference.
 """
 
@@ -117,11 +117,7 @@ class AirflowApi:
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         if self._token is None:
             self._token = self._log_in()
-        try:
-            return self._send(method, path, body, {"Authorization": f"Bearer {self._token}"})
-        except _TokenRefused:
-            self._token = self._log_in()
-            return self._send(method, path, body, {"Authorization": f"Bearer {self._token}"})
+        return self._send(method, path, body, {"Authorization": f"Bearer {self._token}"})
 
     def _log_in(self) -> str:
         answer = self._send("POST", "/auth/token", {"username": self._user, "password": self._password}, {})
@@ -138,15 +134,9 @@ class AirflowApi:
             raise ServiceError(f"Airflow does not answer on {LOOPBACK}:{self._port} ({method} {path}): {error}") from error
         finally:
             connection.close()
-        if response.status == 401 and headers:
-            raise _TokenRefused
         if response.status >= 400:
             raise ServiceError(f"Airflow refuses {method} {path}: {response.status} {response.reason}: {text[:2000]}")
         return dict(json.loads(text)) if text else {}
-
-
-class _TokenRefused(Exception):
-    pass
 
 
 def _log_line(event: Any) -> str:

@@ -48,6 +48,7 @@ class Kafka:
         """Start the broker and wait until it answers."""
         if not any(self.jars.glob("kafka_*.jar")):
             raise ServiceError(f"Kafka's jars are not in {self.jars}. Get them: make setup")
+        process.refuse_second("kafka", run=self.run)
         self.port = ports.choose(self._preferred, "Kafka")
         controller = ports.any_free()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -70,10 +70,12 @@ class Service:
             time.sleep(_POLL_SECONDS)
         return time.monotonic() - begun
 
-    def terminate(self) -> None:
-        """Ask the whole group to end; does not wait. Nothing happens if that very process is gone."""
-        if self.alive:
+    def terminate(self) -> bool:
+        """Ask the whole group to end; does not wait. False, and nothing happens, if that very process is gone."""
+        was_alive = self.alive
+        if was_alive:
             self._signal(signal.SIGTERM)
+        return was_alive
 
     def stop(self, seconds: float = 20.0) -> bool:
         """TERM, then KILL after `seconds`; forgets the record. False if the process was gone before."""
@@ -116,9 +118,8 @@ def start(
 
     ServiceError if the program cannot be started, or if a service of that name recorded in `run` still runs.
     """
+    refuse_second(name, run=run)
     record = run / f"{name}.json"
-    if (other := _read(record)) is not None and other.alive:
-        raise ServiceError(f"{name} is running already (pid {other.pid}, {other.detail or other.log}). Stop it first: make down")
     run.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -134,6 +135,13 @@ def start(
     return service
 
 
+def refuse_second(name: str, *, run: Path) -> None:
+    """ServiceError if the service recorded in `run` under that name still runs."""
+    other = _read(run / f"{name}.json")
+    if other is not None and other.alive:
+        raise ServiceError(f"{name} is running already (pid {other.pid}, {other.detail or other.log}). Stop it first: make down")
+
+
 def recorded(run: Path) -> list[Service]:
     """Services noted in `run`, the youngest record first; records that cannot be read are left alone."""
     paths = sorted(run.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -142,10 +150,10 @@ def recorded(run: Path) -> list[Service]:
 
 def stop_all(services: Sequence[Service], *, seconds: float = 20.0, tell: Callable[[str], None] = say) -> None:
     """Stop several at once: all are asked first, then each is waited for."""
-    for service in services:
-        service.terminate()
-    for service in services:
-        if service.stop(seconds):
+    were_alive = [service.terminate() for service in services]
+    for service, was_alive in zip(services, were_alive, strict=True):
+        service.stop(seconds)
+        if was_alive:
             tell(f"  {service.name} stopped")
 
 
