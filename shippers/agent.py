@@ -138,13 +138,23 @@ class Agent:
     def _ship_schema(self, facts: node.NodeFacts) -> None:
         """Ship the schema if its version is new to this run; a schema that cannot be had holds up no segment."""
         try:
-            if self._link is not None and self._link.schema_version() != self._schema_version:
-                self._put_schema(facts, self._link.snapshot())
-                return
+            if (snapshot := self._new_snapshot()) is not None:
+                self._put_schema(facts, snapshot)
+        except ConfigError:
+            raise
         except WritetimeError as error:
             self._log.warning("schema not shipped", **error.as_dict())
+
+    def _new_snapshot(self) -> dict[str, Any] | None:
+        """The node's schema if it has changed; while the node does not answer, the file of the configuration, once."""
+        if self._link is not None:
+            try:
+                return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
+            except ShipError as error:
+                self._log.warning("node does not answer", **error.as_dict())
         if self._schema_version is None and self._node.schema_file is not None:
-            self._put_schema(facts, _read_snapshot(self._node.schema_file))
+            return _read_snapshot(self._node.schema_file)
+        return None
 
     def _put_schema(self, facts: node.NodeFacts, snapshot: dict[str, Any]) -> None:
         version = snapshot["schema_version"]

@@ -1,0 +1,115 @@
+"""A cdc_raw folder, a bucket, and an agent over both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from shippers.agent import Agent
+from writetime.config import ClusterConfig, NodeConfig, PipelineConfig
+from writetime.errors import ShipError
+from writetime.names import NodeName, SegmentName, SegmentRef
+from writetime.store import Store
+from writetime.store.local import LocalStore
+
+NODE = NodeName("ring", "dc1", "host-1")
+SEALED = 1_767_225_600  # 2026-01-01T00:00:00Z
+
+
+def ref(number: int) -> SegmentRef:
+    return SegmentRef(NODE, SegmentName(number, 7))
+
+
+@dataclass
+class Folder:
+    """A cdc_raw folder that a node has written to."""
+
+    path: Path
+
+    def segment(self, number: int, data: bytes | None = None, idx: bytes | None = b"4\nCOMPLETED") -> bytes:
+        """Lay down a segment; `idx` None leaves it without. Returns its bytes."""
+        data = f"segment {number} ".encode() * 40 if data is None else data
+        log = self.path / f"CommitLog-7-{number}.log"
+        log.write_bytes(data)
+        os.utime(log, (SEALED, SEALED))
+        if idx is not None:
+            (self.path / f"CommitLog-7-{number}_cdc.idx").write_bytes(idx)
+        return data
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.path.iterdir())
+
+
+@dataclass
+class FakeLink:
+    """A node that answers as told. With `down`, it does not."""
+
+    version: str = "v1"
+    down: bool = False
+    asked: list[str] = field(default_factory=list)
+    told: dict[str, Any] = field(
+        default_factory=lambda: {
+            "cluster": "ring",
+            "datacenter": "dc1",
+            "host_id": "host-1",
+            "address": "192.0.2.1",
+            "rack": "r1",
+            "release_version": "5.0.6",
+            "tokens": ["-1", "5"],
+        }
+    )
+
+    def _answer(self, question: str, value: Any) -> Any:
+        self.asked.append(question)
+        if self.down:
+            raise ShipError("connection refused", operation=question, retriable=True)
+        return value
+
+    def facts(self) -> dict[str, Any]:
+        return dict(self._answer("facts", self.told))
+
+    def schema_version(self) -> str:
+        return str(self._answer("schema_version", self.version))
+
+    def snapshot(self) -> dict[str, Any]:
+        return dict(self._answer("snapshot", {"taken_at": "2026-01-01T00:00:00+00:00", "schema_version": self.version, "tables": []}))
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    path = tmp_path / "cdc_raw"
+    path.mkdir()
+    return Folder(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "bucket")
+
+
+@pytest.fixture
+def settings(folder: Folder, store: LocalStore) -> PipelineConfig:
+    return PipelineConfig(
+        pipeline="demo",
+        cluster=ClusterConfig(name="ring", datacenters=["dc1"]),
+        bucket=store.url,
+        node=NodeConfig(cdc_raw=folder.path, host_id="host-1", datacenter="dc1", poll_seconds=0.01),
+    )
+
+
+@pytest.fixture
+def agent_over(settings: PipelineConfig) -> Callable[..., Agent]:
+    def make(store: Store, *, link: Any = None, stop: Event | None = None, config: PipelineConfig = settings) -> Agent:
+        return Agent(config, store, link=link, stop=stop or Event(), pause=0.0)
+
+    return make

@@ -1,0 +1,97 @@
+"""Die, or lose the store, at every single point of a run; run again; the end is the same, and nothing was ever deleted early."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shippers import upload
+from shippers.agent import Agent
+from tests.shippers.conftest import FakeLink, Folder, ref
+from tests.shippers.faults import Died, Faults, FaultyStore, Harm, deletions_too
+from writetime.store.local import LocalStore
+
+
+def lay_down(folder: Folder) -> dict[int, bytes]:
+    """Two completed segments, one that grows, a leftover idx; returns the bytes of the completed ones."""
+    written = {number: folder.segment(number) for number in (10, 9)}
+    folder.segment(11, idx=b"12")
+    (folder.path / "CommitLog-7-8_cdc.idx").write_bytes(b"4\nCOMPLETED")
+    return written
+
+
+def require_nothing_lost(store: LocalStore, folder: Folder, written: Mapping[int, bytes]) -> None:
+    """Each segment is whole on disk, with its idx, or whole in the bucket."""
+    for number, data in written.items():
+        log = folder.path / f"CommitLog-7-{number}.log"
+        if log.exists():
+            assert log.read_bytes() == data
+            assert log.with_name(f"CommitLog-7-{number}_cdc.idx").exists(), "a log without its idx looks like a new one"
+        else:
+            assert store.read(ref(number).incoming) == data
+
+
+def end_state(store: LocalStore) -> dict[str, tuple[bytes, Mapping[str, str]]]:
+    return {info.name: (store.read(info.name), info.metadata) for info in store.list()}
+
+
+def run_until_done(agent_over: Callable[..., Agent], store: LocalStore, folder: Folder) -> None:
+    assert agent_over(store, link=FakeLink()).run(once=True)
+    assert folder.names == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
+
+
+@pytest.mark.parametrize("harm", Harm)
+def test_every_point(tmp_path: Path, agent_over: Callable[..., Agent], folder: Folder, harm: Harm) -> None:
+    clean = LocalStore(tmp_path / "clean")
+    lay_down(folder)
+    run_until_done(agent_over, clean, folder)
+    expected = end_state(clean)
+    point = 0
+    while True:
+        store = LocalStore(tmp_path / f"bucket-{point}")
+        written = lay_down(folder)
+        faults = Faults(point, harm)
+        with deletions_too(faults, folder.path), contextlib.suppress(Died):
+            agent_over(FaultyStore(store, faults), link=FakeLink()).run(once=True)
+        require_nothing_lost(store, folder, written)
+        run_until_done(agent_over, store, folder)
+        assert end_state(store) == expected
+        if not faults.struck:
+            break
+        point += 1
+    assert point == len(faults.passed)
+    assert {what.split()[1] for what in faults.passed} == {"head", "put", "list", "unlink"}
+
+
+def upload_nothing(*_: Any) -> upload.Outcome:
+    return upload.Outcome.UPLOADED
+
+
+def delete_first(store: Any, local: upload.Local, metadata: Mapping[str, str]) -> upload.Outcome:
+    data = local.log.read_bytes()
+    local.log.unlink()
+    store.put(local.ref.incoming, data, if_generation=0, metadata=metadata)
+    return upload.Outcome.UPLOADED
+
+
+@pytest.mark.parametrize("sabotage", [upload_nothing, delete_first])
+def test_the_check_notices_an_early_deletion(
+    store: LocalStore, agent_over: Callable[..., Agent], folder: Folder, monkeypatch: pytest.MonkeyPatch, sabotage: Any
+) -> None:
+    monkeypatch.setattr(upload, "_upload", sabotage)
+    monkeypatch.setattr(upload, "_require_unchanged", lambda _: None)
+    noticed = []
+    for point in range(40):
+        written = lay_down(folder)
+        faults = Faults(point, Harm.DEATH)
+        with deletions_too(faults, folder.path), contextlib.suppress(Died):
+            agent_over(FaultyStore(LocalStore(f"{store.url}-{point}"), faults), link=FakeLink()).run(once=True)
+        try:
+            require_nothing_lost(LocalStore(f"{store.url}-{point}"), folder, written)
+        except Exception as error:  # noqa: BLE001 - either kind of loss will do
+            noticed.append(error)
+    assert noticed
