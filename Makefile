@@ -29,7 +29,7 @@ test: setup ## all tests that need nothing but set-up
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
-	@PATH="$(CURDIR)/var/bin:$$PATH" $(PYTHON) -m pytest -m gcs $(ARGS)
+	@$(PYTHON) -m pytest -m gcs $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record
