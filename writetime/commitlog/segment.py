@@ -169,8 +169,9 @@ class _Walker:
                 self._tail(pos, next_pos, crc)
                 done = True
             else:
-                self._lose(pos, pos + sections.MARKER_SIZE, Reason.MARKER)
-                pos, done = self._section(pos, found)
+                payload = min(found, pos + sections.MARKER_SIZE)
+                self._lose(pos, payload, Reason.MARKER)
+                pos, done = self._section(pos, found) if found > payload else (found, False)
         if not done and pos < self.data_end:
             self._lose(pos, self.data_end, Reason.HALF_MARKER)
         return self.frames, self.problems, pos
