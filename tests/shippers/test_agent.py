@@ -1,0 +1,297 @@
+"""The loop: order, what goes before what, what holds up nothing, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from shippers import upload
+from shippers.agent import Agent
+from shippers.lock import only_shipper
+from shippers.upload import Outcome
+from tests.shippers.conftest import NODE, FakeLink, Folder, ref
+from tests.shippers.faults import FaultyStore
+from writetime import names
+from writetime.config import PipelineConfig
+from writetime.errors import ConfigError, ShipError, StoreError, StoreUnavailable
+from writetime.store.local import LocalStore
+
+MakeAgent = Callable[..., Agent]
+SNAPSHOT = {"taken_at": "2026-01-02T03:04:05+00:00", "schema_version": "from-file", "tables": []}
+
+
+def changed(settings: PipelineConfig, **node: Any) -> PipelineConfig:
+    assert settings.node is not None
+    return settings.model_copy(update={"node": settings.node.model_copy(update=node)})
+
+
+def failing(store: LocalStore, error: Exception, *, times: int, only: str = "") -> FaultyStore:
+    """A store whose puts of names containing `only` fail so many times."""
+    left = [times]
+
+    class Failing(FaultyStore):
+        def put(self, name: str, *args: Any, **kwargs: Any) -> Any:
+            if only in name and left[0] > 0:
+                self.calls.append(("put", name))
+                left[0] -= 1
+                raise error
+            return super().put(name, *args, **kwargs)
+
+    return Failing(store)
+
+
+def puts(store: FaultyStore, prefix: str = "cdc/") -> list[str]:
+    return [name for what, name in store.calls if what == "put" and name.startswith(prefix)]
+
+
+def test_a_round_ships_what_is_completed_and_nothing_else(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    written = {number: folder.segment(number) for number in (100, 99)}
+    folder.segment(101, idx=b"12")
+    folder.segment(102, idx=None)
+    (folder.path / "notes.log").write_text("by hand")
+    watched = FaultyStore(store)
+    result = agent_over(watched).round()
+    assert (result.shipped, result.failed, result.waiting, result.foreign) == ({Outcome.UPLOADED: 2}, [], 2, 1)
+    assert puts(watched) == [ref(99).incoming, ref(100).incoming], "oldest first"
+    assert {number: store.read(ref(number).incoming) for number in written} == written
+    assert folder.names == ["CommitLog-7-101.log", "CommitLog-7-101_cdc.idx", "CommitLog-7-102.log", "notes.log"]
+
+
+def test_a_segment_is_shipped_once_it_is_completed(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    agent = agent_over(store)
+    for idx in (None, b"", b"5", b"50\nCOMP"):
+        folder.segment(1, idx=idx)
+        assert agent.round().shipped == {}
+    folder.segment(1, idx=b"50\nCOMPLETED")
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert agent.round().shipped == {}
+
+
+def test_corrupt_bytes_are_shipped_as_they_are(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1, b"\x00\xffno commit log at all")
+    assert agent_over(store).round().ok
+    assert store.read(ref(1).incoming) == b"\x00\xffno commit log at all"
+
+
+def test_a_foreign_file_is_reported_once_a_run(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    (folder.path / "notes.log").write_text("by hand")
+    with capture_logs() as logs:
+        agent = agent_over(store)
+        agent.round()
+        agent.round()
+    assert [(log["file"], log["log_level"]) for log in logs if "not a segment" in log["event"]] == [("notes.log", "warning")]
+    assert folder.names == ["notes.log"]
+
+
+def test_a_segment_in_trouble_holds_up_no_other_and_is_reported_every_round(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent
+) -> None:
+    for number in (1, 2, 3):
+        folder.segment(number)
+    store.put(ref(2).incoming, b"other bytes")
+    agent = agent_over(store)
+    with capture_logs() as logs:
+        first, second = agent.round(), agent.round()
+    assert first.shipped == {Outcome.UPLOADED: 2}
+    assert [type(error) for error in first.failed + second.failed] == [ShipError, ShipError]
+    assert len([log for log in logs if log["log_level"] == "error" and log["segment"] == "CommitLog-7-2.log"]) == 2
+    assert folder.names == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
+
+
+def test_only_what_a_retry_may_help_is_retried(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    patient = failing(store, StoreUnavailable("503"), times=3, only="cdc/")
+    assert agent_over(patient).round().shipped == {Outcome.UPLOADED: 1}
+    assert len(puts(patient)) == 4
+    folder.segment(2)
+    refused = failing(store, StoreError("403"), times=3, only="cdc/")
+    assert not agent_over(refused).round().ok
+    assert len(puts(refused)) == 1
+    gone = failing(store, StoreUnavailable("503"), times=1000, only="cdc/")
+    assert not agent_over(gone).round().ok
+    assert len(puts(gone)) == 5
+    assert folder.names == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
+
+
+def test_a_stop_request_lets_the_file_in_hand_be_finished(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        folder.segment(number)
+    stop = Event()
+    real = store.put
+
+    def stopped_meanwhile(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("cdc/"):
+            stop.set()
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(store, "put", stopped_meanwhile)
+    assert agent_over(store, stop=stop).run(once=False)
+    assert [info.name for info in store.list("cdc/")] == [ref(1).incoming]
+    assert folder.names == [f"CommitLog-7-{n}{end}" for n in (2, 3) for end in (".log", "_cdc.idx")]
+
+
+def test_the_loop_survives_a_bad_round(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, rounds = Event(), []
+    agent = agent_over(store, stop=stop)
+    real = Agent.round
+
+    def bad_first(self: Agent) -> Any:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise ShipError("the folder cannot be listed")
+        if len(rounds) == 3:
+            stop.set()
+        return real(self)
+
+    monkeypatch.setattr(Agent, "round", bad_first)
+    with capture_logs() as logs:
+        assert agent.run(once=False)
+    assert len(rounds) == 3
+    assert [log["message"] for log in logs if log["event"] == "round failed"] == ["the folder cannot be listed"]
+    rounds.clear()
+    with pytest.raises(ShipError):
+        agent.run(once=True)
+
+
+def test_a_second_shipper_does_not_start(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    with only_shipper(folder.path), pytest.raises(ShipError, match="another shipper"):
+        agent_over(store).run(once=True)
+    assert len(folder.names) == 2
+
+
+def test_metadata_tells_where_a_segment_came_from(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    agent_over(store, link=FakeLink()).round()
+    info = store.head(ref(1).incoming)
+    assert info is not None
+    assert {"host_id": "host-1", "datacenter": "dc1", "address": "192.0.2.1", "release_version": "5.0.6"}.items() <= info.metadata.items()
+
+
+def test_node_facts_are_written_when_they_change(store: LocalStore, agent_over: MakeAgent) -> None:
+    agent_over(store, link=FakeLink()).round()
+    name = names.node_facts(NODE)
+    first = store.head(name)
+    assert json.loads(store.read(name)) == FakeLink().told
+    agent_over(store, link=FakeLink()).round()
+    assert store.head(name) == first
+    newer = FakeLink()
+    newer.told["release_version"] = "5.0.7"
+    agent_over(store, link=newer).round()
+    assert json.loads(store.read(name))["release_version"] == "5.0.7"
+
+
+def test_the_schema_goes_before_the_segments_and_again_when_it_changes(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    link, watched = FakeLink(), FaultyStore(store)
+    agent = agent_over(watched, link=link)
+    folder.segment(1)
+    agent.round()
+    assert puts(watched, "") == [names.node_facts(NODE), "schemas/ring/20260101T000000Z-v1.json", ref(1).incoming]
+    agent.round()
+    link.version = "v2"
+    folder.segment(2)
+    agent.round()
+    assert puts(watched, "")[3:] == ["schemas/ring/20260101T000000Z-v2.json", ref(2).incoming]
+    assert link.asked.count("snapshot") == 2
+
+
+def test_one_node_of_the_ring_ships_a_version(store: LocalStore, agent_over: MakeAgent) -> None:
+    store.put("schemas/ring/20250101T000000Z-v1.json", b"{}")
+    agent_over(store, link=FakeLink()).round()
+    assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20250101T000000Z-v1.json"]
+
+
+def test_two_nodes_ship_a_version_in_the_same_second(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+
+    class Blind(FaultyStore):
+        def list(self, prefix: str = "", **_: Any) -> Any:
+            return iter(())
+
+    store.put("schemas/ring/20260101T000000Z-v1.json", b"{}")
+    assert agent_over(Blind(store), link=FakeLink()).round().shipped == {Outcome.UPLOADED: 1}
+
+
+def test_a_schema_file_when_there_is_no_node_to_ask(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SNAPSHOT))
+    for _ in range(2):
+        agent_over(store, config=changed(settings, schema_file=file)).round()
+    assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20260102T030405Z-from-file.json"]
+    assert json.loads(store.read("schemas/ring/20260102T030405Z-from-file.json")) == SNAPSHOT
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"taken_at": "yesterday", "schema_version": "v"}', b'{"taken_at": "2026-01-01", "schema_version": 5}']
+)
+def test_a_schema_file_that_is_none(
+    store: LocalStore, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"no schema snapshot.*|.*schema\.json"):
+        agent_over(store, config=changed(settings, schema_file=file)).round()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        agent_over(store, config=changed(settings, schema_file=tmp_path / "nowhere")).round()
+
+
+def test_a_node_that_is_down_holds_up_nothing(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SNAPSHOT))
+    folder.segment(1)
+    link = FakeLink(down=True)
+    agent = agent_over(store, link=link, config=changed(settings, schema_file=file))
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20260102T030405Z-from-file.json"]
+    link.down = False
+    agent.round()
+    assert next(info.name for info in store.list("schemas/")) == "schemas/ring/20260101T000000Z-v1.json"
+    assert json.loads(store.read(names.node_facts(NODE)))["rack"] == "r1"
+
+
+def test_what_the_node_once_told_is_remembered(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    asking = changed(settings, host_id=None, datacenter=None)
+    with pytest.raises(ConfigError, match=r"node\.host_id"):
+        agent_over(store, link=FakeLink(down=True), config=asking).round()
+    agent_over(store, link=FakeLink(), config=asking).round()
+    folder.segment(1)
+    agent_over(store, link=FakeLink(down=True), config=asking).round()
+    assert store.head(ref(1).incoming) is not None
+
+
+@pytest.mark.parametrize("only", ["nodes/", "schemas/"])
+def test_a_bucket_that_refuses_facts_or_schema_still_takes_segments(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, only: str
+) -> None:
+    folder.segment(1)
+    with capture_logs() as logs:
+        agent_over(failing(store, StoreError("403"), times=9, only=only), link=FakeLink()).round()
+    assert folder.names == []
+    assert [log["event"] for log in logs if log["log_level"] == "warning"]
+
+
+def test_a_death_in_the_middle_is_not_taken_for_an_error(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug is no trouble with one segment: it ends the shipper, with the file still there."""
+    folder.segment(1)
+
+    def bug(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(upload, "_upload", bug)
+    with pytest.raises(ZeroDivisionError):
+        agent_over(store).run(once=True)
+    assert len(folder.names) == 2

@@ -1,0 +1,94 @@
+"""Who the node is, of what three sources say; and what is written of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shippers import node
+from shippers.node import Link, NodeFacts, merge
+from tests.shippers.conftest import FakeLink
+from writetime import names
+from writetime.config import NodeConfig, PipelineConfig
+from writetime.errors import ConfigError, ShipError
+from writetime.store.local import LocalStore
+
+TOLD = FakeLink().told
+
+
+def config(settings: PipelineConfig, **node_part: Any) -> PipelineConfig:
+    assert settings.node is not None
+    return settings.model_copy(update={"node": settings.node.model_copy(update=node_part)})
+
+
+def test_the_configuration_is_enough(settings: PipelineConfig) -> None:
+    facts = merge(config(settings, address="10.0.0.1"), {}, {})
+    assert facts == NodeFacts("ring", "dc1", "host-1", address="10.0.0.1")
+    assert facts.metadata() == {"host_id": "host-1", "datacenter": "dc1", "address": "10.0.0.1"}
+
+
+def test_the_node_tells_more(settings: PipelineConfig) -> None:
+    assert merge(config(settings, host_id=None, datacenter=None, address="127.0.0.1"), TOLD, {}) == NodeFacts(**TOLD)
+
+
+def test_notes_count_only_for_the_same_node(settings: PipelineConfig) -> None:
+    assert merge(settings, {}, TOLD).rack == "r1"
+    assert merge(config(settings, host_id="host-2"), {}, TOLD).rack is None
+    assert merge(settings, TOLD | {"rack": "r2"}, TOLD).rack == "r2"
+
+
+@pytest.mark.parametrize("field", ["cluster", "datacenter", "host_id"])
+def test_a_contradiction_is_an_error(settings: PipelineConfig, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} `.*the node says `other`"):
+        merge(settings, TOLD | {field: "other"}, {})
+
+
+@pytest.mark.parametrize("field", ["datacenter", "host_id"])
+def test_nobody_knows(settings: PipelineConfig, field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"node\.{field}"):
+        merge(config(settings, **{field: None}), {}, {})
+
+
+def test_a_datacenter_that_is_not_captured(settings: PipelineConfig) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.datacenters"):
+        merge(config(settings, datacenter="dc9"), {}, {})
+
+
+def test_a_configuration_without_node(settings: PipelineConfig) -> None:
+    with pytest.raises(ConfigError, match="no `node` part"):
+        merge(settings.model_copy(update={"node": None}), {}, {})
+
+
+def test_what_is_not_known_now_keeps_its_former_value(store: LocalStore) -> None:
+    assert node.publish(store, NodeFacts(**TOLD))
+    assert not node.publish(store, NodeFacts("ring", "dc1", "host-1"))
+    assert node.publish(store, NodeFacts("ring", "dc1", "host-1", address="192.0.2.9"))
+    assert json.loads(store.read(names.node_facts(NodeFacts(**TOLD).name))) == TOLD | {"address": "192.0.2.9"}
+
+
+def test_notes(tmp_path: Path) -> None:
+    facts = NodeFacts(**TOLD)
+    assert node.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw")) == tmp_path / "cdc_raw.writetime" / "node.json"
+    path = node.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw", state_dir=tmp_path / "state"))
+    assert path == tmp_path / "state" / "node.json"
+    assert node.recall(path) == {}
+    node.remember(path, facts)
+    node.remember(path, facts)
+    assert node.recall(path) == TOLD
+    for damaged in (b"", b"[]", b'{"unknown": 1}'):
+        path.write_bytes(damaged)
+        assert node.recall(path) == {}
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ShipError, match=r"node\.state_dir"):
+        node.remember(tmp_path / "file" / "node.json", facts)
+
+
+def test_a_node_that_does_not_answer(tmp_path: Path) -> None:
+    with Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", port=9)) as link:
+        for question in (link.facts, link.schema_version, link.snapshot):
+            with pytest.raises(ShipError, match=r"127\.0\.0\.1:9") as caught:
+                question()
+            assert caught.value.retriable

@@ -1,0 +1,123 @@
+"""A schema as JSON: against rows as the driver gives them, and read back by the core's own parser."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from cassandra.util import OrderedMapSerializedKey, SortedSet, sortedset
+
+from shippers.schema_snapshot import TABLES, plain, take_snapshot
+from writetime.schema.snapshot import parse
+from writetime.schema.system import SCHEMA_TABLES
+
+TABLE_ID = UUID("5bc52802-de25-35ed-aeab-188eecebb090")
+COLUMNS = {
+    "keyspaces": {"keyspace_name": "shop", "durable_writes": True, "replication": {"class": "SimpleStrategy"}},
+    "tables": {
+        "keyspace_name": "shop",
+        "table_name": "orders",
+        "id": TABLE_ID,
+        "cdc": True,
+        "flags": sortedset(["compound"]),
+        "extensions": {"a": b"\x01\xff"},
+    },
+    "columns": {
+        "keyspace_name": "shop",
+        "table_name": "orders",
+        "column_name": "Id",
+        "kind": "partition_key",
+        "type": "uuid",
+        "position": 0,
+    },
+    "dropped_columns": {
+        "keyspace_name": "shop",
+        "table_name": "orders",
+        "column_name": "gone",
+        "dropped_time": datetime(2026, 1, 1, 0, 0, 0, 123000),
+        "kind": None,
+        "type": "int",
+    },
+    "types": {"keyspace_name": "shop", "type_name": "address", "field_names": ["street"], "field_types": ["text"]},
+    "views": {},
+}
+
+
+class Rows(list[Any]):
+    def one(self) -> Any:
+        return self[0]
+
+
+class FakeSession:
+    """Answers the snapshot's questions from COLUMNS; the schema version changes after `restless` questions for it."""
+
+    def __init__(self, restless: int = 0) -> None:
+        self._versions = ["old"] * restless + ["new"]
+        self.statements: list[str] = []
+
+    def execute(self, statement: str, values: tuple[str, ...] = ()) -> Rows:
+        self.statements.append(statement)
+        if "schema_version" in statement:
+            return Rows([(self._versions.pop(0) if len(self._versions) > 1 else self._versions[0],)])
+        if values:
+            return Rows((name,) for name in COLUMNS[values[0]])
+        table = statement.rsplit(".", 1)[1]
+        names = statement.removeprefix("SELECT ").split(" FROM ")[0].split(", ")
+        row = COLUMNS[table]
+        assert names[-1] == f"WRITETIME({TABLES[table]})"
+        return Rows([(*(row[name] for name in names[:-1]), 1_767_225_600_000_000)] if row else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        ("text", "text"),
+        (7, 7),
+        (0.5, 0.5),
+        (b"\x00\xff", "00ff"),
+        (TABLE_ID, str(TABLE_ID)),
+        (datetime(1969, 12, 31, 23, 59, 59, 999000), -1),
+        (datetime(2026, 1, 1, 0, 0, 0, 123000), 1_767_225_600_123),
+        ([b"\x01", "b", "a"], ["01", "b", "a"]),
+        ({"b", "a"}, ["a", "b"]),
+        (SortedSet(["b", "a"]), ["a", "b"]),
+        ({"k": b"\x01"}, {"k": "01"}),
+    ],
+)
+def test_values(value: Any, expected: Any) -> None:
+    assert plain(value) == expected
+
+
+def test_the_drivers_own_maps() -> None:
+    from cassandra.cqltypes import UTF8Type
+
+    value = OrderedMapSerializedKey(UTF8Type, 4)
+    value._insert_unchecked("class", b"class", "SimpleStrategy")
+    assert plain(value) == {"class": "SimpleStrategy"}
+
+
+def test_tables_are_those_that_the_core_knows() -> None:
+    assert TABLES.keys() <= {table.name for table in SCHEMA_TABLES.values()}
+
+
+def test_a_snapshot_is_what_the_core_reads() -> None:
+    snapshot = json.loads(json.dumps(take_snapshot(FakeSession())))
+    assert snapshot["schema_version"] == "new"
+    assert datetime.fromisoformat(snapshot["taken_at"]).tzinfo is not None
+    assert snapshot["tables"][0]["id"] == str(TABLE_ID)
+    assert snapshot["dropped_columns"][0]["dropped_time"] == 1_767_225_600_123
+    assert snapshot["views"] == []
+    (mutation,) = parse(json.dumps(snapshot))
+    assert len(mutation.updates) == 5
+    assert {update.rows[0].liveness.timestamp for update in mutation.updates if update.rows[0].liveness} == {1_767_225_600_000_000}
+
+
+def test_a_schema_that_changes_meanwhile_is_read_again() -> None:
+    session = FakeSession(restless=1)
+    assert take_snapshot(session)["schema_version"] == "new"
+    assert sum("FROM system_schema.tables" in statement for statement in session.statements) == 2

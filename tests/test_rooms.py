@@ -1,0 +1,158 @@
+"""Who may know whom, read from the source by AST; and that pyspark on disk is one package and not a mixture of two.
+
+Strategy: every import statement of every module is looked at, those inside functions too. A room may import `writetime`, itself
+and libraries; `writetime` imports no room and no heavyweight; DAGs import plugin modules by their bare names, as Airflow gives them.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("writetime", "shippers", "spark_jobs", "plugins", "dags")
+WORKSHOP = ("tests", "tools", "benchmarks")
+ALLOWED = {
+    "writetime": {"writetime"},
+    "shippers": {"writetime", "shippers"},
+    "spark_jobs": {"writetime", "spark_jobs"},
+    "plugins": {"writetime", "plugins"},
+    "dags": {"writetime", "dags", "plugins"},
+}
+NETWORK = {
+    "aiohttp", "asyncio", "boto3", "cassandra", "confluent_kafka", "ftplib", "google.api_core", "google.auth", "google.cloud", "grpc",
+    "http", "httpx", "requests", "smtplib", "socket", "socketserver", "ssl", "urllib.request", "urllib3", "xmlrpc",
+}  # fmt: skip
+FORBIDDEN = {
+    "writetime": {"airflow", "pyspark", "pyiceberg"} | NETWORK,
+    "shippers": {"airflow", "pyspark", "pyarrow", "numpy", "numba", "lance"},
+    "spark_jobs": {"airflow", "cassandra"},
+    "plugins": {"pyspark"},
+    "dags": {"pyspark"},
+}
+MAY_USE_THE_NETWORK = {"writetime/store/gcs.py"}
+
+
+def modules(room: str) -> list[Path]:
+    return sorted(path for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a module imports, `from a import b` as a.b. A relative import is named from its package."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            module = (node.module,) if node.module else ()
+            yield from (".".join((*parents, *module, alias.name)) for alias in node.names)
+
+
+def is_under(name: str, roots: set[str] | tuple[str, ...]) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in roots)
+
+
+def offences(room: str) -> list[str]:
+    found = []
+    for path in modules(room):
+        where = path.relative_to(ROOT).as_posix()
+        forbidden = FORBIDDEN[room] - (NETWORK if where in MAY_USE_THE_NETWORK else set())
+        strangers = (set(ROOMS) | set(WORKSHOP)) - ALLOWED[room]
+        found += [f"{where} imports {name}" for name in imports(path) if is_under(name, forbidden | strangers)]
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_who_imports_whom(room: str) -> None:
+    assert modules(room), f"there is no {room}"
+    assert offences(room) == []
+
+
+def test_rooms_do_not_import_plugins_by_their_bare_names() -> None:
+    """Airflow puts plugins on its path, so `import writetime_x` would work by accident."""
+    bare = {path.stem for path in modules("plugins")}
+    for room in ("writetime", "shippers", "spark_jobs"):
+        assert [name for path in modules(room) for name in imports(path) if is_under(name, bare)] == []
+
+
+def test_plugins_have_names_of_their_own() -> None:
+    """Airflow executes each of them as a top-level module of its bare name."""
+    for path in modules("plugins"):
+        assert path.stem.startswith("writetime_"), path
+        assert path.stem not in sys.stdlib_module_names
+
+
+def test_the_check_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of offence, once, against the same functions."""
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    lines = {
+        "import shippers.agent": "writetime",
+        "def f():\n    from pyspark.sql import functions": "writetime",
+        "from urllib.request import urlopen": "writetime",
+        "from urllib import request": "writetime",
+        "if True:\n    import google.cloud.storage": "writetime",
+        "from ..spark_jobs import ingest": "shippers",
+        "import tools.services": "spark_jobs",
+        "import spark_jobs": "plugins",
+        "import pyspark": "dags",
+    }
+    for number, (text, room) in enumerate(lines.items()):
+        path = tmp_path / room / f"m{number}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        assert [offence for offence in offences(room) if f"m{number}.py" in offence], text
+    (tmp_path / "writetime" / "store").mkdir()
+    (tmp_path / "writetime" / "store" / "gcs.py").write_text("import google.cloud.storage\nfrom urllib.parse import quote")
+    assert [offence for offence in offences("writetime") if "gcs.py" in offence] == []
+
+
+# --- pyspark and pyspark-client write the same files; the Airflow provider asks for the latter (docs/adr/0002)
+
+
+def installed(name: str) -> metadata.Distribution:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{name} is not installed: the extras `spark` and `airflow` are")
+
+
+def test_pyspark_and_its_client_are_of_one_version() -> None:
+    assert installed("pyspark-client").version == installed("pyspark").version
+
+
+def test_pyspark_has_its_jars() -> None:
+    jars = Path(str(installed("pyspark").locate_file("pyspark/jars")))
+    assert len(list(jars.glob("spark-core_*.jar"))) == 1
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "pyspark/__init__.py",
+        "pyspark/version.py",
+        "pyspark/core/context.py",
+        "pyspark/java_gateway.py",
+        "pyspark/serializers.py",
+        "pyspark/sql/session.py",
+        "pyspark/sql/dataframe.py",
+        "pyspark/sql/classic/dataframe.py",
+        "pyspark/sql/connect/session.py",
+        "pyspark/sql/pandas/serializers.py",
+        "pyspark/sql/types.py",
+        "pyspark/worker.py",
+    ],
+)
+def test_the_files_of_pyspark_are_those_it_was_installed_with(file: str) -> None:
+    distribution = installed("pyspark")
+    (entry,) = [path for path in distribution.files or [] if str(path) == file]
+    assert entry.hash is not None
+    found = hashlib.new(entry.hash.mode, Path(str(entry.locate())).read_bytes()).digest()
+    assert base64.urlsafe_b64encode(found).decode().rstrip("=") == entry.hash.value
