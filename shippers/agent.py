@@ -86,7 +86,7 @@ class Agent:
             if self._stop.is_set():
                 break
             if item.state is State.LEFTOVER_IDX:
-                upload.remove(self._node.cdc_raw / item.name)
+                self._remove_leftover(item)
             if item.state is State.COMPLETED:
                 self._ship_segment(facts, item, result)
         return result
@@ -195,6 +195,12 @@ class Agent:
         else:
             log.info(outcome.value, object=ref.incoming)
             result.shipped[outcome] += 1
+
+    def _remove_leftover(self, item: Found) -> None:
+        """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
+        assert item.segment is not None
+        if not (self._node.cdc_raw / item.segment.filename).exists():
+            upload.remove(self._node.cdc_raw / item.name)
 
     def _report_foreign(self, found: list[Found]) -> None:
         for item in found:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
-from writetime.errors import PreconditionFailed, ShipError
+from writetime.errors import ObjectNotFound, PreconditionFailed, ShipError
 from writetime.names import SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c_of
@@ -143,18 +143,25 @@ def _processed(store: Store, local: Local) -> Outcome | None:
 
     A segment can come back: its deletion was cut short, or the node replayed it after a crash.
     """
-    if store.head(local.ref.ledger) is None:
+    archived_as = _archived_as(store, local.ref.ledger)
+    if archived_as is None:
         return None
-    entry = json.loads(store.read(local.ref.ledger))
-    if entry.get("state") != "archived":
-        return None
-    archived = store.head(entry["archived_as"])
+    archived = store.head(archived_as)
     if archived is None:
-        raise ShipError(
-            "the ledger says it was archived, but it is not there", operation="look for a segment in the archive", obj=entry["archived_as"]
-        )
+        raise ShipError("the ledger says it was archived, but it is not there", operation="look into the archive", obj=archived_as)
     _require_same(local, archived)
     return Outcome.ALREADY_PROCESSED
+
+
+def _archived_as(store: Store, ledger: str) -> str | None:
+    """Where the ledger says that the segment was archived; None if it was not."""
+    try:
+        entry = json.loads(store.read(ledger))
+        return str(entry["archived_as"]) if entry["state"] == "archived" else None
+    except ObjectNotFound:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShipError(f"is no ledger entry: {error!r}", operation="read the ledger", obj=ledger) from error
 
 
 def _require_same(local: Local, stored: ObjectInfo) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import upload
+from shippers import agent, upload
 from shippers.agent import Agent
 from shippers.lock import only_shipper
 from shippers.upload import Outcome
@@ -87,6 +87,19 @@ def test_a_foreign_file_is_reported_once_a_run(store: LocalStore, folder: Folder
         agent.round()
     assert [(log["file"], log["log_level"]) for log in logs if "not a segment" in log["event"]] == [("notes.log", "warning")]
     assert folder.names == ["notes.log"]
+
+
+def test_an_idx_whose_log_was_missed_in_the_listing_is_kept(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.segment(1)
+    real = agent.look
+    monkeypatch.setattr(agent, "look", lambda path: [entry for entry in real(path) if not entry.name.endswith(".log")])
+    agent_over(store).round()
+    assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+    (folder.path / "CommitLog-7-1.log").unlink()
+    agent_over(store).round()
+    assert folder.names == []
 
 
 def test_a_segment_in_trouble_holds_up_no_other_and_is_reported_every_round(

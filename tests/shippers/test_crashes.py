@@ -64,7 +64,7 @@ def test_every_point(tmp_path: Path, agent_over: Callable[..., Agent], folder: F
             break
         point += 1
     assert point == len(faults.passed)
-    assert {what.split()[1] for what in faults.passed} == {"head", "put", "list", "unlink"}
+    assert {what.split()[1] for what in faults.passed} == {"head", "read", "put", "list", "unlink"}
 
 
 def upload_nothing(*_: Any) -> upload.Outcome:

@@ -117,6 +117,15 @@ def test_the_ledger_alone_is_not_believed(store: LocalStore, folder: Folder) -> 
     assert len(folder.names) == 2
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"state": "archived"}'])
+def test_a_ledger_entry_that_is_none(store: LocalStore, folder: Folder, content: bytes) -> None:
+    folder.segment(1)
+    store.put(ref(1).ledger, content)
+    with pytest.raises(ShipError, match="no ledger entry"):
+        ship(store, ref(1), folder.path, {})
+    assert len(folder.names) == 2
+
+
 @pytest.mark.parametrize("state", ["quarantined", "retry"])
 def test_a_quarantined_segment_is_still_compared_with_the_incoming_one(store: LocalStore, folder: Folder, state: str) -> None:
     folder.segment(1)
@@ -219,7 +228,7 @@ def test_the_store_is_asked_anew_after_the_upload(store: LocalStore, folder: Fol
     folder.segment(1)
     watched = FaultyStore(store)
     ship(watched, ref(1), folder.path, {})
-    assert watched.calls == [("head", ref(1).ledger), ("put", ref(1).incoming), ("head", ref(1).incoming)]
+    assert watched.calls == [("read", ref(1).ledger), ("put", ref(1).incoming), ("head", ref(1).incoming)]
 
 
 def test_an_unavailable_store_is_passed_on(store: LocalStore, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
