@@ -45,11 +45,14 @@ _KEYS_PER_LOOKUP = 1024
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """What a fold task is told: schema, when `now` is, who the segments belong to, and which shard version to read."""
+    """What a fold task is told: schema, when `now` is, who the segments belong to, and which shard version to read.
+
+    `files`, `versions` (of the commit log descriptor) and `hosts` go by index of the segment in the manifest."""
 
     schema: Schema
     now: int
     files: list[str]
+    versions: list[int]
     hosts: list[str]
     shards: dict[tuple[bytes, int], tuple[str, int]]
     expected: dict[bytes, int]
@@ -91,7 +94,7 @@ class _ShardFold:
     def run(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         keys = ((key, list(group)) for key, group in groupby(rows, key=lambda row: row["key"]))
         while chunk := list(islice(keys, _KEYS_PER_LOOKUP)):
-            states = self.shard.partitions([key for key, _ in chunk], self.plan.schema)
+            states = self.shard.partitions([key for key, _ in chunk], self.table)
             for key, group in chunk:
                 yield from self._fold_key(key, group, states[key])
         yield self._out("account", json.dumps(dict(self.counts)).encode())
@@ -101,7 +104,7 @@ class _ShardFold:
         for _, copies in groupby(rows, key=lambda row: row["digest"]):
             same = list(copies)
             try:
-                decoded = self._decode(same[0]["body"])
+                decoded = self._decode(same[0])
             except DecodeError as error:
                 yield from self._quarantined(same, error)
                 continue
@@ -111,12 +114,12 @@ class _ShardFold:
         result = fold(known.state, updates, order=self.view.order, now=self.plan.now, since=known.folded_at)
         for outcome in result.outcomes:
             self.counts["applied" if outcome.applied else "superseded"] += 1
-        for record in records(result, key, self.table, self.plan.now):
+        for record in records(result, key, self.table, self.plan.schema, self.plan.now):
             yield self._out("record", pickle.dumps(record))
         yield from self._events(key, result.changes)
 
-    def _decode(self, body: bytes) -> list[PartitionUpdate]:
-        mutation = decode_mutation(body, self.plan.schema)
+    def _decode(self, row: dict[str, Any]) -> list[PartitionUpdate]:
+        mutation = decode_mutation(row["body"], self.plan.schema, version=self.plan.versions[row["segment"]])
         return [update for update in mutation.updates if update.table_id == self.table.id]
 
     def _source(self, copies: list[dict[str, Any]]) -> Source:

@@ -136,10 +136,12 @@ def _row(segment: int, kind: str, position: int, body: bytes | None, detail: str
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What routing needs: the schema in force, and the tables that are captured with their number of key buckets."""
+    """What routing needs: the schema in force, the tables that are captured with their number of key buckets, and the commit log
+    version of each segment of the manifest."""
 
     schema: Schema
     buckets: dict[UUID, int]
+    versions: list[int]
 
     def name(self, table_id: UUID) -> str:
         table = self.schema.tables.get(table_id)
@@ -164,7 +166,7 @@ def router(routes: Routes) -> Callable[[Batches], Batches]:
 def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
     """One row per table that the frame updates: captured, not ours, or not decodable."""
     try:
-        tables = _tables_of(frame, routes.schema)
+        tables = _tables_of(frame, routes)
     except DecodeError as error:
         first = UUID(bytes=frame["table_id"])
         unknown = UUID(error.table_id) if isinstance(error, UnknownTable) else first
@@ -178,15 +180,15 @@ def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
         yield _routed(frame, kind, routes.name(table_id), table_id, updates, bucket, None)
 
 
-def _tables_of(frame: dict[str, Any], schema: Schema) -> dict[UUID, int]:
+def _tables_of(frame: dict[str, Any], routes: Routes) -> dict[UUID, int]:
     """Table ids of the frame's updates, with how many each has. Only a mutation of several updates has to be parsed for it."""
     first = UUID(bytes=frame["table_id"])
     if frame["updates"] == 1:
-        if first not in schema.tables:
+        if first not in routes.schema.tables:
             raise UnknownTable("no schema is known for this table id", operation="route a frame", obj=str(first), table_id=str(first))
         return {first: 1}
     tables: dict[UUID, int] = {}
-    for update in decode_mutation(frame["body"], schema).updates:
+    for update in decode_mutation(frame["body"], routes.schema, version=routes.versions[frame["segment"]]).updates:
         tables[update.table_id] = tables.get(update.table_id, 0) + 1
     return tables
 

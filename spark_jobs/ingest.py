@@ -162,7 +162,7 @@ class Batch:
 
     def _route(self, frames: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
-        routes = Routes(schema, buckets)
+        routes = Routes(schema, buckets, [segment.ref.segment.version for segment in self.manifest.segments])
         return frames.filter("kind = 'frame'").mapInArrow(router(routes), schema=from_arrow_schema(ROUTED))
 
     def _shard_versions(self, table: Table) -> ShardVersions:
@@ -177,6 +177,7 @@ class Batch:
             schema=schema,
             now=self.manifest.now,
             files=[segment.ref.segment.filename for segment in segments],
+            versions=[segment.ref.segment.version for segment in segments],
             hosts=[segment.ref.node.host_id for segment in segments],
             shards={key: place for table in captured for key, place in self._shards(table).items()},
             expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},

@@ -91,14 +91,16 @@ class Outbox:
     def _records(self, since: int) -> DataFrame | None:
         """Kafka records of the batches after `since`, each publisher's share in one partition, in the order they have to go."""
         name = names.batch_object(self.config.cluster.name, self.upto, "schema")
-        schema = SchemaLearner.from_json(self.store.read(name).decode()).schema()
+        learner = SchemaLearner.from_json(self.store.read(name).decode())
+        schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
-        tables = [table for table in schema.tables.values() if self.spark.catalog.tableExists(warehouse.changes_name(table))]
-        parts = [self._table_records(warehouse.changes_name(table), table, schema, addresses, since) for table in tables]
-        if not parts:
+        captured = (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables)
+        changes = [(table, name) for table in captured if (name := warehouse.changes_of(table))]
+        if not changes:
             return None
-        ensure_topics(self.kafka, sorted({self._topic(table) for table in tables}))
+        ensure_topics(self.kafka, sorted({self._topic(table) for table, _ in changes}))
+        parts = [self._table_records(name, table, schema, addresses, since) for table, name in changes]
         shared = reduce(DataFrame.unionByName, parts).withColumn(
             "publisher", F.pmod(F.xxhash64("key"), F.lit(self.kafka.publishers)).cast("int")
         )

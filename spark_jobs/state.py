@@ -20,7 +20,7 @@ import lance
 import pyarrow as pa
 
 from writetime.commitlog.encode import encode_update
-from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.mutation import decode_update
 from writetime.join.partition import FoldResult, PartitionState
 from writetime.model import PartitionUpdate, Row
 from writetime.schema.model import Schema, Table
@@ -48,18 +48,17 @@ def record_key(pk: bytes, clustering: Clustering | None) -> bytes:
     return head + b"r" + values
 
 
-def records(result: FoldResult, pk: bytes, table: Table, now: int) -> Iterator[Record]:
+def records(result: FoldResult, pk: bytes, table: Table, schema: Schema, now: int) -> Iterator[Record]:
     """The records to upsert after a fold: rows that changed, and the head if it did or if what shows has changed by time alone."""
     for clustering, row in result.changed_rows.items():
         update = PartitionUpdate(table_id=table.id, key=pk, rows=(row,)) if row is not None else None
-        yield Record(record_key(pk, clustering), pk, _encoded(update, table), now)
+        yield Record(record_key(pk, clustering), pk, _encoded(update, table, schema), now)
     if result.head_changed or result.changes:
-        yield Record(record_key(pk, None), pk, _encoded(result.state.head, table), now)
+        yield Record(record_key(pk, None), pk, _encoded(result.state.head, table, schema), now)
 
 
-def _encoded(update: PartitionUpdate | None, table: Table) -> bytes:
-    # The leading count makes it a whole mutation, so that the decoder of the log reads it as it is.
-    return b"" if update is None else b"\x01" + encode_update(update, table)
+def _encoded(update: PartitionUpdate | None, table: Table, schema: Schema) -> bytes:
+    return b"" if update is None else encode_update(update, table, schema.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Shard:
         self.uri = uri
         self._dataset = lance.dataset(uri, version=version) if version else None
 
-    def partitions(self, keys: Sequence[bytes], schema: Schema) -> dict[bytes, Known]:
+    def partitions(self, keys: Sequence[bytes], table: Table) -> dict[bytes, Known]:
         """What is known of each of the partitions; an empty state for those the shard has never seen."""
         updates: dict[bytes, list[PartitionUpdate]] = {key: [] for key in keys}
         folded_at: dict[bytes, int] = {}
@@ -88,7 +87,7 @@ class Shard:
                     pk = row["pk"]
                     folded_at[pk] = max(row["folded_at"], folded_at.get(pk, 0))
                     if row["state"]:
-                        updates[pk] += decode_mutation(row["state"], schema).updates
+                        updates[pk].append(decode_update(row["state"], table))
         return {key: Known(_partition(found), folded_at.get(key)) for key, found in updates.items()}
 
 
@@ -104,8 +103,8 @@ def _partition(updates: Iterable[PartitionUpdate]) -> PartitionState:
     return PartitionState(head=head, rows=rows)
 
 
-def upsert(uri: str, version: int, batch: int, found: Iterable[Record]) -> int:
-    """Write a batch's records into a shard that is at `version`; returns the new version.
+def upsert(uri: str, batch: int, found: Iterable[Record]) -> int:
+    """Write a batch's records into a shard; returns the version that holds them.
 
     Idempotent: a batch that was applied before has left a tag, and its version is given again. Writing the same records on top of a
     half-done earlier attempt ends in the same content, for keys are unique and the records do not depend on the attempt.

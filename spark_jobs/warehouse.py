@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,14 @@ WRITETIME = "_writetime"
 EXPIRES_AT = "_expires_at"
 _FACTS = [(WRITETIME, pa.map_(pa.string(), pa.int64())), (EXPIRES_AT, pa.map_(pa.string(), pa.int64()))]
 _BATCH_PROPERTY = "writetime.batch"
+_ID_PROPERTY = "writetime.table-id"
+_PROPERTIES = {
+    "format-version": "2",
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    "commit.retry.num-retries": "20",
+}
 _CHUNK = 1000
 
 
@@ -96,33 +105,29 @@ class Warehouse:
         self.spark = spark
         self.catalog = catalog
 
-    def current_name(self, table: Table) -> str:
-        return self._name(table.keyspace, table.name)
-
-    def changes_name(self, table: Table) -> str:
-        return self._name(f"{table.keyspace}__changes", table.name)
+    def changes_of(self, table: Table) -> str | None:
+        """Name of the table that holds this life's changes, or None if there is none yet."""
+        names = (self._name(_changes_namespace(table), table.name), self._name(_changes_namespace(table), _life_name(table.name, table.id)))
+        return next((name for name in names if self._life(name) == str(table.id)), None)
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
-        name = self.changes_name(table)
-        shape = RowShape.of(table, schema)
-        columns = changes_schema(shape)
-        self._ensure(name, columns, "days(changed_at)")
-        typed = events.mapInArrow(_event_rows(shape, columns, batch), schema=from_arrow_schema(columns))
+        columns = changes_schema(RowShape.of(table, schema))
+        name = self._ready(_changes_namespace(table), table, columns, "days(changed_at)")
+        typed = events.mapInArrow(_event_rows(table, schema, columns, batch), schema=from_arrow_schema(columns))
         typed = typed.sortWithinPartitions("ordinal")
         mine = (F.col("batch") == batch) & (F.col("table_id") == str(table.id))
         typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch)).overwrite(mine)
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
-        name = self.current_name(table)
         shape = RowShape.of(table, schema)
         columns = current_schema(shape)
-        self._ensure(name, columns, None)
+        name = self._ready(table.keyspace, table, columns, None)
         if self._has_batch(name, batch):
             return
         with_op = columns.append(pa.field("_op", pa.string()))
-        source = events.filter("last").mapInArrow(_current_rows(shape, with_op), schema=from_arrow_schema(with_op))
+        source = events.filter("last").mapInArrow(_current_rows(table, schema, with_op), schema=from_arrow_schema(with_op))
         view = f"merge_source_{table.id.hex}"
         source.createOrReplaceTempView(view)
         self.spark.conf.set(f"spark.sql.iceberg.snapshot-property.{_BATCH_PROPERTY}", str(batch))
@@ -135,27 +140,59 @@ class Warehouse:
     def _name(self, namespace: str, table: str) -> str:
         return ".".join(_quoted(piece) for piece in (self.catalog, namespace, table))
 
-    def _ensure(self, name: str, shape: pa.Schema, partitioning: str | None) -> None:
-        """Create the table, or add the columns that it lacks."""
-        wanted = from_arrow_schema(shape)
+    def _ready(self, namespace: str, table: Table, shape: pa.Schema, partitioning: str | None) -> str:
+        """Name of the table for this life, with all columns it needs.
+
+        The plain name belongs to the life that goes on. When a table was created anew, what the plain name held so far moves to a name
+        with the old id: its columns may have other types, and its history stays readable.
+        """
+        plain = self._name(namespace, table.name)
+        life = self._life(plain)
+        if life != str(table.id) and table.dropped:
+            plain = self._name(namespace, _life_name(table.name, table.id))
+            life = self._life(plain)
+        elif life not in (None, str(table.id)):
+            self.spark.sql(f"ALTER TABLE {plain} RENAME TO {self._name(namespace, _life_name(table.name, UUID(life)))}")
+            life = None
+        if life is None:
+            self._create(plain, table, from_arrow_schema(shape), partitioning)
+        else:
+            self._evolve(plain, from_arrow_schema(shape))
+        return plain
+
+    def _life(self, name: str) -> str | None:
+        """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
         if not self.spark.catalog.tableExists(name):
-            namespace = name.rsplit(".", 1)[0]
-            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            columns = ", ".join(f"{_quoted(field.name)} {_type_ddl(field.dataType)}" for field in wanted)
-            partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
-            properties = (
-                "'format-version'='2', 'write.merge.mode'='merge-on-read', 'write.delete.mode'='merge-on-read', "
-                "'write.update.mode'='merge-on-read', 'commit.retry.num-retries'='20'"
-            )
-            self.spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg {partitions} TBLPROPERTIES ({properties})")
-            return
-        for path, kind in _missing(wanted, self.spark.table(name).schema):
+            return None
+        properties = self.spark.sql(f"SHOW TBLPROPERTIES {name} ('{_ID_PROPERTY}')").collect()
+        return str(properties[0]["value"])
+
+    def _create(self, name: str, table: Table, columns: StructType, partitioning: str | None) -> None:
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
+        listed = ", ".join(f"{_quoted(field.name)} {_type_ddl(field.dataType)}" for field in columns)
+        properties = {**_PROPERTIES, _ID_PROPERTY: str(table.id)}
+        told = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
+        partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
+        self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({told})")
+
+    def _evolve(self, name: str, columns: StructType) -> None:
+        """Add the columns that the table lacks."""
+        for path, kind in _missing(columns, self.spark.table(name).schema):
             column = ".".join(_quoted(piece) for piece in path)
             self.spark.sql(f"ALTER TABLE {name} ADD COLUMN {column} {_type_ddl(kind)}")
 
     def _has_batch(self, name: str, batch: int) -> bool:
         snapshots = self.spark.table(f"{name}.snapshots")
         return bool(snapshots.filter(F.col("summary")[_BATCH_PROPERTY] == str(batch)).head(1))
+
+
+def _changes_namespace(table: Table) -> str:
+    """A namespace of their own, so that changes tables never collide with a table of the user's."""
+    return f"{table.keyspace}__changes"
+
+
+def _life_name(name: str, life: UUID) -> str:
+    return f"{name}__{str(life)[:8]}"
 
 
 def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
@@ -172,8 +209,9 @@ def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -
     )
 
 
-def _event_rows(shape: RowShape, columns: pa.Schema, batch: int) -> Callable[[Batches], Batches]:
+def _event_rows(table: Table, schema: Schema, columns: pa.Schema, batch: int) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
+        shape = RowShape.of(table, schema)  # here, in the worker: compiled types do not travel
         for record_batch in batches:
             found = record_batch.select(["ordinal", "payload"]).to_pylist()
             yield from _slices([_event_row(row, shape, batch) for row in found], columns)
@@ -194,8 +232,9 @@ def _event_row(row: dict[str, Any], shape: RowShape, batch: int) -> dict[str, An
     }
 
 
-def _current_rows(shape: RowShape, columns: pa.Schema) -> Callable[[Batches], Batches]:
+def _current_rows(table: Table, schema: Schema, columns: pa.Schema) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
+        shape = RowShape.of(table, schema)
         for record_batch in batches:
             yield from _slices([_current_row(payload, shape) for payload in record_batch["payload"].to_pylist()], columns)
 

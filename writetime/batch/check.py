@@ -48,7 +48,7 @@ def _undecodable(buffer: bytes, found: Scan, schema: Schema) -> list[Problem]:
         count, table_id, _ = peek(body)
         try:
             if count > 1:
-                decode_mutation(body, schema)
+                decode_mutation(body, schema, version=found.descriptor.version)
             else:
                 _expect_known(table_id, schema)
         except DecodeError as error:

@@ -1,0 +1,110 @@
+"""A pipeline without Airflow for tests of the jobs: ship, plan, run, archive, in this process and with real Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from spark_jobs import ingest
+from tests.ring.recording import NodeInfo, Recording
+from tools import ROOT, demo
+from tools.site import Site
+from writetime import names
+from writetime.batch.archive import archive
+from writetime.batch.documents import LedgerEntry, Manifest, Sealed
+from writetime.batch.plan import plan_ingest
+from writetime.config import PipelineConfig, load
+from writetime.store import Store, open_store
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One site, and what tests do with it."""
+
+    site: Site
+    recording: Recording
+    config: PipelineConfig
+
+    @classmethod
+    def create(cls, folder: Path, recording: Recording | None = None) -> Pipeline:
+        recording = recording or Recording.open()
+        site = Site(folder)
+        site.write_configs(recording, bootstrap="127.0.0.1:1", schedule=None)
+        jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
+        assert jars, "the jars are not there: make setup"
+        config = load(site.config)
+        conf = {"spark.jars": jars, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.master": "local[2]"}
+        conf |= {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
+        return cls(site, recording, config.model_copy(update={"spark": config.spark.model_copy(update={"conf": conf})}))
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.config.bucket)
+
+    @property
+    def cluster(self) -> str:
+        return self.config.cluster.name
+
+    def node(self, index: int) -> NodeInfo:
+        return self.recording.nodes[index]
+
+    def incoming(self, node: int, filename: str) -> str:
+        """Name in the bucket of a node's segment."""
+        info = self.node(node)
+        where = names.NodeName(self.cluster, info.datacenter, info.host_id)
+        return names.SegmentRef(where, names.SegmentName.parse(filename)).incoming
+
+    def stage(self) -> list[Path]:
+        """The nodes' cdc_raw folders, in the order of the nodes."""
+        folders = self.recording.stage(self.site.nodes)
+        return [folders[node.host_id] for node in self.recording.nodes]
+
+    def ship(self) -> None:
+        demo.ship(self.site, self.recording, stage=False)
+
+    def plan(self) -> Manifest:
+        manifest = plan_ingest(self.store, self.cluster, now=datetime.now(UTC))
+        assert manifest is not None
+        return manifest
+
+    def run(self, manifest: Manifest) -> Sealed:
+        return ingest.run(self.config, manifest.number)
+
+    def batch(self) -> Sealed:
+        """Plan, run, archive."""
+        sealed = self.run(self.plan())
+        archive(self.store, self.cluster, sealed.number)
+        return sealed
+
+    def ledger(self, name: str) -> LedgerEntry:
+        entry = LedgerEntry.read(self.store, names.SegmentRef.from_object(name).ledger)
+        assert entry is not None
+        return entry
+
+    def rows(self, namespace: str, table: str) -> list[dict[str, Any]]:
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}")
+        rows: list[dict[str, Any]] = catalog.load_table((namespace, table)).scan().to_arrow().to_pylist()
+        return rows
+
+
+@contextmanager
+def dies_at(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
+    """The batch's driver ends just before the named commit."""
+
+    class Death(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ingest.Batch, step, die)
+        with pytest.raises(Death):
+            yield

@@ -1,0 +1,129 @@
+"""The ingest job on the recorded ring, with real Spark, Iceberg and Lance: whole, damaged, interrupted and repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.damage import flip_a_byte_of_a_captured_frame
+from tests.spark_jobs.pipeline import Pipeline, dies_at
+from tools import verify
+from writetime.batch.documents import Accounting, Sealed, total
+from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.errors import BatchError
+from writetime.model import Liveness, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Column, Schema, Table
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+UNKNOWN = Table("nobody", "knows", UUID("6cbda380-e583-11f1-817f-f173fd8e050e"), {"p": Column("p", "partition_key", "int", 0)}, cdc=True)
+
+
+def expect_the_rings_answer(pipeline: Pipeline) -> None:
+    """Every captured table equals what the ring answered."""
+    for keyspace, table in pipeline.recording.cdc_tables:
+        expected = verify._expected(pipeline.recording, keyspace, table)
+        actual = [verify._actual(row) for row in pipeline.rows(keyspace, table)]
+        assert verify._differences(f"{keyspace}.{table}", expected, actual) == []
+
+
+def captured(pipeline: Pipeline, sealed: Sealed) -> Accounting:
+    tables = {f"{keyspace}.{table}" for keyspace, table in pipeline.recording.cdc_tables}
+    return total(account for account in sealed.accounting if account.table in tables)
+
+
+def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline.create(tmp_path)
+    pipeline.stage()
+    pipeline.ship()
+    manifest = pipeline.plan()
+    for step in ("_commit_state", "_seal"):
+        with dies_at(monkeypatch, step):
+            pipeline.run(manifest)
+        assert pipeline.plan() == manifest
+    sealed = pipeline.run(manifest)
+    assert sealed.held == []
+    assert all(account.balanced for account in sealed.accounting)
+    account = captured(pipeline, sealed)
+    assert account.updates_in == 3 * (account.updates_in // 3)
+    assert account.duplicate >= 2 * account.updates_in // 3
+    assert account.quarantined == 0
+    expect_the_rings_answer(pipeline)
+    changes = [row for keyspace, table in pipeline.recording.cdc_tables for row in pipeline.rows(f"{keyspace}__changes", table)]
+    assert len(changes) == sealed.events == account.events
+    assert len({(row["table_id"], row["ordinal"]) for row in changes}) == len(changes)
+
+    # Sealed: a no-op, whoever asks.
+    assert pipeline.run(manifest) == sealed
+
+
+def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
+    pipeline = Pipeline.create(tmp_path)
+    first, second, third = pipeline.stage()
+    flipped = flip_a_byte_of_a_captured_frame(first)
+    bad: dict[str, bytes] = {pipeline.incoming(0, flipped.path.name): flipped.bytes}
+    names = {
+        "empty": (1, "CommitLog-7-1000.log", b""),
+        "a text": (1, "CommitLog-7-1001.log", b"this is no segment at all, whatever it is called\n"),
+        "unknown table": (2, "CommitLog-7-1002.log", encode_segment(1002, 7, [_unknown_mutation()])),
+    }
+    fullest = max(second.glob("*.log"), key=lambda log: len(log.read_bytes().rstrip(b"\0")))
+    whole = fullest.read_bytes()
+    names["truncated"] = (1, fullest.name, whole[: len(whole.rstrip(b"\0")) // 2])
+    pipeline.ship()
+    for node, filename, data in names.values():
+        # As a node's disk may have given them: they came whole and verified, but were bad before.
+        name = pipeline.incoming(node, filename)
+        pipeline.store.put(name, data)
+        bad[name] = data
+
+    sealed = pipeline.batch()
+    outcomes = {outcome.object: outcome for outcome in sealed.segments}
+    assert {name for name, outcome in outcomes.items() if not outcome.ok} == set(bad) == set(sealed.held)
+    assert all(account.balanced for account in sealed.accounting)
+    expect_the_rings_answer(pipeline)
+
+    kinds = {label: outcomes[pipeline.incoming(node, filename)].problems[0].kind for label, (node, filename, _) in names.items()}
+    assert kinds == {"empty": "NotASegment", "a text": "NotASegment", "unknown table": "UnknownTable", "truncated": "torn_tail"}
+    for name, data in bad.items():
+        entry = pipeline.ledger(name)
+        assert entry.state == "quarantined"
+        assert pipeline.store.read(name) == data
+        for problem in entry.problems:
+            assert problem.message
+            assert problem.quarantined_as is not None
+            assert len(pipeline.store.read(problem.quarantined_as)) == problem.size
+    unknown = next(account for account in sealed.accounting if account.table == str(UNKNOWN.id))
+    assert (unknown.updates_in, unknown.quarantined) == (1, 1)
+
+    # The same segments once more, as after a crash of the node: all is known, nothing is an event.
+    pipeline.stage()
+    for folder in (second, third):
+        for log in folder.glob("*.log"):
+            again = pipeline.incoming(1 if folder == second else 2, log.name)
+            if again not in bad:
+                pipeline.store.put(again, log.read_bytes())
+    repeated = pipeline.batch()
+    assert repeated.events == 0
+    assert captured(pipeline, repeated).applied == 0
+    expect_the_rings_answer(pipeline)
+
+
+def _unknown_mutation() -> bytes:
+    row = Row((), liveness=Liveness(1_700_000_000_000_000))
+    update = PartitionUpdate(UNKNOWN.id, b"\0\0\0\1", rows=(row,))
+    return encode_mutation(Mutation((update,)), Schema(tables={UNKNOWN.id: UNKNOWN}))
+
+
+def test_a_batch_whose_base_is_not_sealed_is_refused(tmp_path: Path) -> None:
+    pipeline = Pipeline.create(tmp_path)
+    pipeline.stage()
+    pipeline.ship()
+    manifest = pipeline.plan()
+    orphan = manifest.model_copy(update={"number": 3, "base": 2})
+    name = f"batches/{manifest.cluster}/{3:010d}/manifest.json"
+    pipeline.store.put(name, orphan.to_bytes())
+    with pytest.raises(BatchError, match="its base, batch 2, is not sealed"):
+        pipeline.run(orphan)
