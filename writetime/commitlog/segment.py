@@ -106,7 +106,8 @@ def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engin
         found, raw, end = kernel.walk(buf, start, length, descriptor.id).as_python()
     else:
         found, raw, end = walk(buf, start, length, descriptor.id)
-    if synced is not None and end < synced and not raw:
+    # A whole frame across the synced position is merely not synced; anything else there is less than was promised.
+    if synced is not None and end < synced and not raw and check_frame(buf, end, len(buf))[0] is not FrameCheck.OK:
         raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
     return Scan(descriptor, found, [problem(item, name) for item in raw], end)
 

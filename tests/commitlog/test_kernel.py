@@ -1,0 +1,123 @@
+"""The compiled walk: equal to the Python one on anything, compiled once, its arrays right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
+from writetime.commitlog import kernel, segment
+from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.segment import peek
+
+SEGMENT = small_segment(size=2048)
+SEGMENT_ID = 0x1_0000_0007
+
+
+def both(buf: bytes, length: int | None = None) -> tuple[object, object]:
+    limit = len(buf) if length is None else length
+    return segment.walk(buf, 20, limit, SEGMENT_ID), kernel.walk(buf, 20, limit, SEGMENT_ID).as_python()
+
+
+changes = st.lists(st.tuples(st.integers(20, 800), st.binary(min_size=1, max_size=12)), max_size=5)
+
+
+@settings(max_examples=400, deadline=None)
+@given(changes, st.integers(20, len(SEGMENT)), st.integers(20, len(SEGMENT)))
+def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: int, length: int) -> None:
+    damaged = bytearray(SEGMENT)
+    for position, content in changes:
+        damaged[position : position + len(content)] = content
+    in_python, compiled = both(bytes(damaged[:size]), min(size, length))
+    assert in_python == compiled
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300))
+def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
+    in_python, compiled = both(SEGMENT[:28] + content)
+    assert in_python == compiled
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 700), st.integers(0, 700))
+def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
+    """Valid pieces in wrong places: markers and frames whose CRCs hold but not there."""
+    moved = SEGMENT[: 20 + target] + SEGMENT[20 + source : 20 + source + 120] + SEGMENT[20 + target + 100 :]
+    in_python, compiled = both(moved)
+    assert in_python == compiled
+
+
+def test_arrays_tell_what_peek_tells() -> None:
+    bodies = [encode_mutation(insert(i), SCHEMA) for i in range(20)]
+    content = encode_segment(3, 7, bodies, per_section=6)
+    walk = kernel.walk(content, 20, len(content), 3)
+    for i, body in enumerate(bodies):
+        count, table_id, key = peek(body)
+        assert (int(walk.table_hi[i]) << 64 | int(walk.table_lo[i])) == table_id.int == RANGES_TABLE.id.int
+        assert walk.update_count[i] == count
+        assert content[walk.key_offset[i] : walk.key_offset[i] + walk.key_length[i]] == key
+    assert walk.end == len(content)
+
+
+def test_a_body_that_cannot_be_peeked_into_is_marked() -> None:
+    body = encode_mutation(insert(1), SCHEMA)
+    bodies = [body, body[:17], body[:17] + b"\x7f", b"\xff" * 12, body[:17] + b"\xff" * 9]
+    content = encode_segment(3, 7, bodies)
+    walk = kernel.walk(content, 20, len(content), 3)
+    assert walk.update_count.tolist() == [1, -1, -1, -1, -1]
+    assert walk.key_length.tolist() == [4, 0, 0, 0, 0]
+
+
+def test_more_problems_than_there_is_room_for_at_first() -> None:
+    content = bytearray(encode_segment(3, 7, [bytes(10) + b"\1" for _ in range(3000)]))
+    for frame in segment.scan(bytes(content), engine="python").frames:
+        content[frame.body_offset] ^= 1
+    in_python = segment.walk(bytes(content), 20, len(content), 3)
+    assert len(in_python[1]) == 3000
+    assert kernel.walk(bytes(content), 20, len(content), 3).as_python() == in_python
+
+
+@pytest.mark.parametrize("length", range(0, 40))
+def test_crc(length: int) -> None:
+    data = np.arange(3, 3 + length, dtype=np.uint8)
+    data.flags.writeable = False
+    assert kernel._crc(data, 0, length, zlib.crc32(b"before")) == zlib.crc32(data.tobytes(), zlib.crc32(b"before"))
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    """The first process fills the cache, for a plain CPU; the second finds all of it there."""
+    program = (
+        "from writetime.commitlog import kernel; kernel.compile_ahead();"
+        "import numba; assert numba.config.CPU_NAME == 'generic', numba.config.CPU_NAME;"
+        "stats = kernel._walk.stats; print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))"
+    )
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    env.pop("NUMBA_CPU_NAME", None)
+    outputs = [subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True).stdout for _ in range(2)]
+    assert [output.split() for output in outputs] == [["0", "1"], ["1", "0"]]
+
+
+def test_the_command_says_how_long_it_took(tmp_path: Path) -> None:
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "writetime.commitlog.kernel"]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("segment kernel ready in ")
+    assert list(tmp_path.rglob("kernel._walk*.nbc"))
+
+
+def test_the_core_imports_neither_numba_nor_numpy_by_itself() -> None:
+    modules = "descriptor, dump, encode, frames, idx, mutation, sections, segment, vint"
+    program = f"from writetime.commitlog import {modules}; import writetime.cql.arrow, writetime.schema.learn, sys;"
+    program += "print([name for name in ('numba', 'numpy', 'pyarrow') if name in sys.modules])"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
