@@ -116,7 +116,7 @@ class Agent:
             try:
                 told = self._link.facts()
             except ShipError as error:
-                self._log.warning("node does not answer", **error.as_dict())
+                self._log.warning("the node did not say who it is", **error.as_dict())
         facts = node.merge(self._config, told, node.recall(notes))
         if told:
             node.remember(notes, facts)
@@ -151,7 +151,7 @@ class Agent:
             try:
                 return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
             except ShipError as error:
-                self._log.warning("node does not answer", **error.as_dict())
+                self._log.warning("the node did not tell its schema", **error.as_dict())
         if self._schema_version is None and self._node.schema_file is not None:
             return _read_snapshot(self._node.schema_file)
         return None

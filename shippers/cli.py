@@ -5,11 +5,12 @@ Imports the agent, and with it the drivers, only when the command runs: the comm
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from pathlib import Path
 from threading import Event
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,15 +49,13 @@ def stop_on_signals() -> Event:
 
 
 def configure_log() -> None:
-    """Structured log on stderr: lines for a person at a terminal, JSON otherwise."""
+    """Structured log on stderr, libraries' warnings included: lines for a person at a terminal, JSON otherwise."""
     import structlog
 
-    person = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
+    stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
+    show: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(processors=[*stamps, show], logger_factory=structlog.WriteLoggerFactory(file=sys.stderr))
+    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler = logging.StreamHandler()
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=stamps, processors=[strip, show]))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -103,6 +103,8 @@ class Link:
             self._cluster = Cluster(
                 [config.address],
                 port=config.port,
+                # The newest that all supported versions speak: nothing here needs more, and nothing has to be negotiated.
+                protocol_version=4,
                 auth_provider=PlainTextAuthProvider(config.username, secret) if config.username else None,
                 execution_profiles={EXEC_PROFILE_DEFAULT: profile},
                 connect_timeout=_CONNECT_SECONDS,

@@ -13,7 +13,7 @@ Values: collections as lists and objects, sets sorted, uuids as text, blobs as h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +26,8 @@ TABLES = {
     "types": "field_names",
     "views": "id",
 }
-_EPOCH = datetime(1970, 1, 1)
+# Columns that Cassandra itself has dropped carry the greatest time there is, which the driver cannot make a datetime of.
+_FETCH = {"timestamp": "toUnixTimestamp({})"}
 
 
 def take_snapshot(session: Any) -> dict[str, Any]:
@@ -51,8 +52,6 @@ def plain(value: Any) -> Any:
     """A driver's value as JSON has it."""
     if isinstance(value, bytes | bytearray):
         return value.hex()
-    if isinstance(value, datetime):
-        return (value - _EPOCH) // timedelta(milliseconds=1)
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Mapping):
@@ -66,9 +65,9 @@ def plain(value: Any) -> Any:
 def _rows(session: Any, table: str, column: str) -> list[dict[str, Any]]:
     """All rows of one table of system_schema, each with its `writetime`. CQL has no `SELECT *, WRITETIME(…)`: ask for the names first."""
     columns = session.execute(
-        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = 'system_schema' AND table_name = %s", (table,)
+        "SELECT column_name, type FROM system_schema.columns WHERE keyspace_name = 'system_schema' AND table_name = %s", (table,)
     )
-    names = sorted(row[0] for row in columns)
+    asked = {name: _FETCH.get(type_, "{}").format(name) for name, type_ in sorted(columns)}
     # The names are those of Cassandra's own tables; nothing here comes from a user.
-    statement = f"SELECT {', '.join(names)}, WRITETIME({column}) FROM system_schema.{table}"  # noqa: S608
-    return [dict(zip([*names, "writetime"], map(plain, row), strict=True)) for row in session.execute(statement)]
+    statement = f"SELECT {', '.join(asked.values())}, WRITETIME({column}) FROM system_schema.{table}"  # noqa: S608
+    return [dict(zip([*asked, "writetime"], map(plain, row), strict=True)) for row in session.execute(statement)]

@@ -143,6 +143,15 @@ def test_ship_once(folder: Path) -> None:
     assert "geheim" not in done.stderr + done.stdout
 
 
+def test_the_libraries_log_goes_the_same_way() -> None:
+    script = (
+        "import logging; from shippers.cli import configure_log; configure_log(); logging.getLogger('cassandra').warning('down: %s', 'x')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    told = json.loads(done.stderr)
+    assert (told["event"], told["level"]) == ("down: x", "warning")
+
+
 def test_ship_once_with_trouble_ends_with_code_1(folder: Path) -> None:
     LocalStore(folder / "bucket").put(SEGMENT.incoming, b"other")
     done = run_ship(folder, "--once")
