@@ -52,7 +52,7 @@ require_prerequisites() {
     if [[ -z $packages ]]; then
         return
     fi
-    if [[ -f /etc/debian_version && $(id -u) == 0 ]]; then
+    if may_install; then
         install_packages "$packages"
         packages=$(missing_packages)
     fi
@@ -60,6 +60,11 @@ require_prerequisites() {
         explain "$packages"
         exit 1
     fi
+}
+
+# Debian, and the right to: nowhere else is a package installed unasked.
+may_install() {
+    [[ -f /etc/debian_version && $(id -u) == 0 ]]
 }
 
 # Debian's names of what is not there.
@@ -111,11 +116,15 @@ find_python() {
 has_jdk() {
     local folder
     for folder in "${JAVA_HOME:-/nonexistent}" /usr/lib/jvm/*17* /Library/Java/JavaVirtualMachines/*17*/Contents/Home "$(java_on_path)"; do
-        if grep -qs '^JAVA_VERSION="17' "$folder/release"; then
+        if is_jdk "$folder"; then
             return 0
         fi
     done
     return 1
+}
+
+is_jdk() {
+    grep -qs '^JAVA_VERSION="17' "$1/release"
 }
 
 java_on_path() {

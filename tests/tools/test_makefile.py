@@ -40,7 +40,7 @@ def test_jars_and_libraries_survive_clean() -> None:
 @pytest.fixture
 def bare_path(tmp_path: Path) -> dict[str, str]:
     """An environment where neither Python, Java nor Maven can be found."""
-    for program in ("bash", "grep", "dirname", "readlink"):
+    for program in ("bash", "cat", "dirname", "grep", "id", "readlink"):
         (tmp_path / program).symlink_to(shutil.which(program) or "")
     return {"PATH": str(tmp_path)}
 
@@ -66,9 +66,42 @@ def test_set_up_says_what_to_install(bare_path: dict[str, str]) -> None:
     assert "Python" not in told
 
 
-def test_a_java_home_of_another_version_does_not_count(bare_path: dict[str, str], tmp_path: Path) -> None:
+def prerequisites(tmp_path: Path, env: dict[str, str], *, root: bool, apt: str) -> tuple[int, str, str]:
+    """Exit code, output, and what apt-get was asked, with Maven missing at first."""
+    state = tmp_path / "missing"
+    state.write_text("maven\n")
+    stubs = f"may_install() {{ {'true' if root else 'false'}; }}; missing_packages() {{ echo $(<{state}); }}; {apt}"
+    code = f"source tools/setup.sh; {stubs} require_prerequisites"
+    done = subprocess.run([BASH, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    log = tmp_path / "apt.log"
+    return done.returncode, done.stdout + done.stderr, log.read_text() if log.exists() else ""
+
+
+def test_what_is_missing_is_installed_where_that_may_be(tmp_path: Path, bare_path: dict[str, str]) -> None:
+    # The installation's own output goes to /dev/null, so the stub keeps a log.
+    apt = f"apt-get() {{ echo $* >>{tmp_path}/apt.log; [[ $1 == update ]] || : >{tmp_path}/missing; }};"
+    code, _, asked = prerequisites(tmp_path, bare_path, root=True, apt=apt)
+    assert code == 0
+    assert asked.splitlines() == ["update -qq", "install -y -qq --no-install-recommends maven"]
+
+
+def test_an_installation_that_fails_ends_with_what_to_do(tmp_path: Path, bare_path: dict[str, str]) -> None:
+    code, told, _ = prerequisites(tmp_path, bare_path, root=True, apt="apt-get() { return 100; };")
+    assert code == 1
+    assert "apt-get could not install them" in told
+    assert "Maven 3" in told
+
+
+def test_nothing_is_installed_where_that_may_not_be(tmp_path: Path, bare_path: dict[str, str]) -> None:
+    code, told, asked = prerequisites(tmp_path, bare_path, root=False, apt=f"apt-get() {{ echo $* >>{tmp_path}/apt.log; }};")
+    assert (code, asked) == (1, "")
+    assert "install them and run this again" in told
+
+
+@pytest.mark.parametrize(("version", "counts"), [("17.0.15", True), ("21.0.2", False)])
+def test_only_a_java_of_the_right_version_counts(version: str, counts: bool, bare_path: dict[str, str], tmp_path: Path) -> None:
     home = tmp_path / "jdk"
     home.mkdir()
-    (home / "release").write_text('JAVA_VERSION="21.0.2"\n')
-    probe = f"grep -qs '^JAVA_VERSION=\"17' {home}/release && echo yes || echo no"
-    assert shell(probe, bare_path).strip() == "no"
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
+    told = shell("is_jdk $JAVA_HOME && echo yes || echo no", bare_path | {"JAVA_HOME": str(home)})
+    assert told.strip() == ("yes" if counts else "no")
