@@ -118,7 +118,8 @@ def settle_row(row: Row, *, active: DeletionTime | None = None, counter: bool = 
 def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder) -> PartitionUpdate:
     """One settled update of two of the same partition: deletions united, rows merged, what they shadow dropped, rows in clustering order.
 
-    The static row is shadowed by the partition deletion alone, never by ranges.
+    The static row is shadowed by the partition deletion alone, never by ranges. A row that the two spell differently (decimal 1.0 and
+    1.00 compare as equal) keeps the spelling of `a`.
     """
     deletions = PartitionDeletions(order)
     deletions.delete_partition(merge_deletions(a.deletion, b.deletion))
