@@ -1,0 +1,5 @@
+"""What all tests share: fixtures of real services that more than one suite uses."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.ring.fixtures", "tests.tools.fixtures"]

@@ -1,0 +1,21 @@
+"""A real node does what the harness promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.ring.node import Node
+
+
+@pytest.mark.cassandra
+def test_a_node_answers_and_captures(cassandra_node: Node) -> None:
+    session = cassandra_node.session()
+    session.execute("CREATE KEYSPACE ring WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TABLE ring.captured (k int PRIMARY KEY, v text) WITH cdc = true")
+    session.execute("INSERT INTO ring.captured (k, v) VALUES (1, 'one')")
+    assert [tuple(row) for row in session.execute("SELECT k, v FROM ring.captured")] == [(1, "one")]
+    assert list(cassandra_node.cdc_raw.glob("CommitLog-7-*.log"))
+    assert "UN  127.0.0.1" in cassandra_node.nodetool("status")
