@@ -1,0 +1,144 @@
+"""Against a real node: what it tells of itself and of its schema, and what its cdc_raw folder goes through."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shippers.agent import Agent
+from shippers.folder import State, classify, look
+from shippers.node import Link
+from shippers.upload import Outcome
+from writetime import names
+from writetime.config import ClusterConfig, NodeConfig, PipelineConfig
+from writetime.errors import ConfigError
+from writetime.schema.learn import SchemaLearner
+from writetime.store.local import LocalStore
+
+pytestmark = pytest.mark.cassandra
+
+KEYSPACE = "shipper_test"
+
+
+@pytest.fixture(scope="module")
+def session(cassandra_node: Any) -> Any:
+    session = cassandra_node.session()
+    session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    session.execute(f"CREATE TYPE {KEYSPACE}.address (street text, zip int)")
+    session.execute(
+        f'CREATE TABLE {KEYSPACE}.orders (tenant text, day int, "Id" timeuuid, note text, gone int, tags map<text, int>, '
+        f'home frozen<address>, PRIMARY KEY ((tenant, day), "Id")) WITH cdc = true AND CLUSTERING ORDER BY ("Id" DESC) AND comment = \'é\''
+    )
+    session.execute(f"ALTER TABLE {KEYSPACE}.orders DROP gone")
+    return session
+
+
+@pytest.fixture(scope="module")
+def link(cassandra_node: Any) -> Iterator[Link]:
+    with Link(NodeConfig(cdc_raw=cassandra_node.cdc_raw, address=cassandra_node.address, port=cassandra_node.port)) as link:
+        yield link
+
+
+@pytest.fixture
+def settings(cassandra_node: Any, link: Link, tmp_path: Path) -> PipelineConfig:
+    facts = link.facts()
+    return PipelineConfig(
+        pipeline="demo",
+        cluster=ClusterConfig(name=facts["cluster"], datacenters=[facts["datacenter"]]),
+        bucket=str(tmp_path / "bucket"),
+        node=NodeConfig(cdc_raw=cassandra_node.cdc_raw, address=cassandra_node.address, port=cassandra_node.port, state_dir=tmp_path),
+    )
+
+
+def test_the_node_tells_who_it_is(link: Link, session: Any, cassandra_node: Any) -> None:
+    facts = link.facts()
+    row = session.execute("SELECT * FROM system.local").one()
+    assert (facts["cluster"], facts["datacenter"], facts["rack"]) == (row.cluster_name, row.data_center, row.rack)
+    assert UUID(facts["host_id"]) == row.host_id
+    assert facts["address"] == cassandra_node.address
+    assert facts["release_version"] == row.release_version
+    assert [int(token) for token in facts["tokens"]] == sorted(int(token) for token in row.tokens)
+
+
+def test_the_snapshot_is_the_nodes_schema(link: Link, session: Any) -> None:
+    snapshot = json.loads(json.dumps(link.snapshot()))
+    assert snapshot["schema_version"] == link.schema_version()
+    (table,) = [row for row in snapshot["tables"] if row["keyspace_name"] == KEYSPACE]
+    stored = session.execute("SELECT id, WRITETIME(id) FROM system_schema.tables WHERE keyspace_name = %s", (KEYSPACE,)).one()
+    assert (table["id"], table["writetime"]) == (str(stored[0]), stored[1])
+    assert (table["cdc"], table["flags"], table["comment"], table["default_time_to_live"]) == (True, ["compound"], "é", 0)
+    columns = {row["column_name"]: row for row in snapshot["columns"] if row["keyspace_name"] == KEYSPACE}
+    assert {name: (row["kind"], row["position"], row["type"], row["clustering_order"]) for name, row in columns.items()} == {
+        "tenant": ("partition_key", 0, "text", "none"),
+        "day": ("partition_key", 1, "int", "none"),
+        "Id": ("clustering", 0, "timeuuid", "desc"),
+        "note": ("regular", -1, "text", "none"),
+        "tags": ("regular", -1, "map<text, int>", "none"),
+        "home": ("regular", -1, "frozen<address>", "none"),
+    }
+    assert columns["Id"]["column_name_bytes"] == b"Id".hex()
+    (dropped,) = [row for row in snapshot["dropped_columns"] if row["keyspace_name"] == KEYSPACE]
+    assert (dropped["column_name"], dropped["type"], dropped["kind"]) == ("gone", "int", "regular")
+    cell = session.execute(
+        "SELECT toUnixTimestamp(dropped_time), WRITETIME(dropped_time) FROM system_schema.dropped_columns WHERE keyspace_name = %s",
+        (KEYSPACE,),
+    ).one()
+    assert (dropped["dropped_time"], dropped["writetime"]) == tuple(cell)
+    (type_,) = [row for row in snapshot["types"] if row["keyspace_name"] == KEYSPACE]
+    assert (type_["field_names"], type_["field_types"]) == (["street", "zip"], ["text", "int"])
+    (keyspace,) = [row for row in snapshot["keyspaces"] if row["keyspace_name"] == KEYSPACE]
+    assert keyspace["replication"]["replication_factor"] == "1"
+    everything = [row for name, rows in snapshot.items() if isinstance(rows, list) for row in rows]
+    assert all(isinstance(row["writetime"], int) for row in everything)
+
+
+def test_the_core_learns_the_tables_from_the_snapshot(link: Link, session: Any) -> None:
+    learner = SchemaLearner()
+    assert learner.apply_snapshot(json.loads(json.dumps(link.snapshot())))
+    table = learner.schema().table(KEYSPACE, "orders")
+    assert table is not None
+    assert [column.name for column in table.partition_key] == ["tenant", "day"]
+    assert [(column.name, column.descending) for column in table.clustering] == [("Id", True)]
+    assert (table.cdc, sorted(table.dropped_columns)) == (True, ["gone"])
+
+
+def test_a_configuration_that_contradicts_the_node(settings: PipelineConfig, link: Link, session: Any) -> None:
+    wrong = settings.model_copy(update={"cluster": ClusterConfig(name="another ring", datacenters=["dc1"])})
+    with pytest.raises(ConfigError, match="another ring"):
+        Agent(wrong, LocalStore(settings.bucket), link=link, stop=Event()).round()
+
+
+def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link, session: Any, cassandra_node: Any) -> None:
+    store = LocalStore(settings.bucket)
+    agent = Agent(settings, store, link=link, stop=Event())
+    insert = session.prepare(f'INSERT INTO {KEYSPACE}.orders (tenant, day, "Id", note) VALUES (?, ?, now(), ?)')
+    deadline = time.monotonic() + 300
+    while not (sealed := completed(cassandra_node.cdc_raw)):
+        assert time.monotonic() < deadline, "the node sealed no segment"
+        for result in [session.execute_async(insert, ("t", day, "x" * 10_000)) for day in range(100)]:
+            result.result()
+    before = {name: (cassandra_node.cdc_raw / name).read_bytes() for name in sealed}
+    result = agent.round()
+    assert result.ok
+    assert result.shipped[Outcome.UPLOADED] >= len(before)
+    shipped = {info.name.split("/")[-1]: info for info in store.list("cdc/")}
+    assert {name: store.read(shipped[name].name) for name in before} == before
+    assert not before.keys() & set(completed(cassandra_node.cdc_raw))
+    facts = link.facts()
+    assert all(info.metadata["host_id"] == facts["host_id"] for info in shipped.values())
+    assert [info.name.endswith(f"-{link.schema_version()}.json") for info in store.list(names.schema_prefix(facts["cluster"]))] == [True]
+    session.execute(f"ALTER TABLE {KEYSPACE}.orders ADD later int")
+    agent.round()
+    assert len(list(store.list(names.schema_prefix(facts["cluster"])))) == 2
+    session.execute(insert, ("t", 0, "the node goes on"))
+
+
+def completed(folder: Path) -> list[str]:
+    return [found.name for found in classify(look(folder)) if found.state is State.COMPLETED]
