@@ -48,7 +48,8 @@ lock: ## write requirements.txt from pyproject.toml; UPGRADE=1 moves to newer ve
 lock-jars: ## write jars.lock from tools/jars.py
 	@$(PYTHON) -m tools.jars lock
 
-clean: down ## remove what set-up, demo and tests made, except .venv and jars
+clean: ## stop everything, remove what demo and tests made; .venv and jars stay
+	@if [ -x $(PYTHON) ]; then $(PYTHON) -m tools.demo down; fi
 	@rm -rf var .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 ci: ## what CI runs
