@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,7 @@ from writetime.errors import DecodeError, ObjectNotFound, SegmentError, UnknownT
 from writetime.schema.model import Schema
 from writetime.store import open_store
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 
 SEGMENTS = pa.schema([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64())])
 

@@ -17,7 +17,7 @@ import json
 import pickle
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -195,7 +195,7 @@ class Batch:
 
     def _shard_uri(self, table_id: UUID, generation: int, bucket: int) -> str:
         name = names.state_shard(self.manifest.cluster, str(table_id), generation, bucket)
-        return f"{self.config.bucket.rstrip('/')}/{name}"
+        return f"{(self.config.state or self.config.bucket).rstrip('/')}/{name}"
 
     def _expected_replicas(self, schema: Schema, table: Table) -> int:
         """How many nodes of the shipping datacenters ought to hold each row (design: only those count)."""
@@ -218,10 +218,10 @@ class Batch:
         for row in folded.filter("kind = 'account'").select("table", "payload").collect():
             for name, count in json.loads(bytes(row.payload)).items():
                 self.accounts[row.table][name] += count
-        for account in self._accounting():
-            if not account.balanced:
+        for total_of_table in self._accounting():
+            if not total_of_table.balanced:
                 raise AccountingMismatch(
-                    f"{account.table}: {account.model_dump()}",
+                    f"{total_of_table.table}: {total_of_table.model_dump()}",
                     operation="account for a batch",
                     obj=str(self.manifest.number),
                     hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
@@ -234,8 +234,8 @@ class Batch:
         """Keep the bytes of everything that could not be used, and note it against its segment."""
         counts = {row.segment: json.loads(row.detail) for row in frames.filter("kind = 'done'").select("segment", "detail").collect()}
         problems: dict[int, list[Problem]] = defaultdict(list)
-        for segment, position, body, detail in self._bad_ranges(frames, routed, folded):
-            problems[segment].append(self._keep(segment, position, body, json.loads(detail)))
+        for number, position, body, detail in self._bad_ranges(frames, routed, folded):
+            problems[number].append(self._keep(number, position, body, json.loads(detail)))
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems[index], key=lambda p: p.position)
             self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, **counts[index])
@@ -288,7 +288,7 @@ class Batch:
         number = self.manifest.number
         uris = {key: uri for table in captured for key, (uri, _) in self._shards(table).items()}
 
-        def write(rows: Iterator[Any]) -> Iterator[tuple[bytes, int, int]]:
+        def write(rows: Iterable[Any]) -> Iterator[tuple[bytes, int, int]]:
             dicts = (row.asDict() for row in rows)
             for (table_id, bucket), run in groupby(dicts, key=lambda row: (bytes(row["table_id"]), row["bucket"])):
                 yield table_id, bucket, upsert(uris[table_id, bucket], number, unpacked_records(run))

@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from writetime.config import KafkaConfig
 from writetime.envelope import progress_topic
@@ -163,8 +164,8 @@ def read_progress(kafka: KafkaConfig) -> dict[str, Position]:
                 )
             failure = message.error()
             if failure is None:
-                batch, ordinal = json.loads(message.value())
-                progress[message.key().decode()] = (batch, ordinal)
+                batch, ordinal = json.loads(message.value() or b"")
+                progress[(message.key() or b"").decode()] = (batch, ordinal)
             elif failure.code() == KafkaError._PARTITION_EOF:
                 return progress
             else:

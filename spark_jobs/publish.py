@@ -90,8 +90,8 @@ class Outbox:
 
     def _records(self, since: int) -> DataFrame | None:
         """Kafka records of the batches after `since`, each publisher's share in one partition, in the order they have to go."""
-        name = names.batch_object(self.config.cluster.name, self.upto, "schema")
-        learner = SchemaLearner.from_json(self.store.read(name).decode())
+        learnt = self.store.read(names.batch_object(self.config.cluster.name, self.upto, "schema"))
+        learner = SchemaLearner.from_json(learnt)
         schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")

@@ -256,12 +256,13 @@ def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:
 def _missing(wanted: StructType, present: StructType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], DataType]]:
     """Columns, nested ones too, that `present` lacks."""
     found: list[tuple[tuple[str, ...], DataType]] = []
-    held = {field.name: field.dataType for field in present}
+    present_types = {field.name: field.dataType for field in present}
     for field in wanted:
-        if field.name not in held:
+        held = present_types.get(field.name)
+        if held is None:
             found.append(((*path, field.name), field.dataType))
-        elif isinstance(field.dataType, StructType) and isinstance(held[field.name], StructType):
-            found += _missing(field.dataType, held[field.name], (*path, field.name))
+        elif isinstance(field.dataType, StructType) and isinstance(held, StructType):
+            found += _missing(field.dataType, held, (*path, field.name))
     return found
 
 

@@ -12,7 +12,6 @@ import yaml
 from writetime.config import PipelineConfig, example_environment, load
 from writetime.errors import ConfigError
 
-UNANCHORED = pytest.mark.xfail(reason="the patterns in writetime/config.py lack ^ and $: a part of the text is enough")
 MINIMAL: dict[str, Any] = {"pipeline": "shop", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": "bucket"}
 
 
@@ -64,7 +63,7 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
     ("change", "told"),
     [
         ({"pipline": "x"}, r"`pipline`: is not a known key"),
-        pytest.param({"pipeline": "Shop-1"}, r"`pipeline`", marks=UNANCHORED),
+        ({"pipeline": "Shop-1"}, r"`pipeline`"),
         ({"cluster": {"name": "ring"}}, r"`cluster\.datacenters`: Field required"),
         ({"cluster": {"name": "", "datacenters": []}}, r"`cluster\.name`.*`cluster\.datacenters`"),
         ({"tables": {"include": ["orders"]}}, r"did you mean `orders\.\*`"),
@@ -73,7 +72,7 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
         ({"node": {}}, r"`node\.cdc_raw`: Field required"),
         ({"node": {"cdc_raw": "x", "port": 0}}, r"`node\.port`"),
         ({"node": {"cdc_raw": "x", "poll_seconds": 0}}, r"`node\.poll_seconds`"),
-        pytest.param({"kafka": {"bootstrap.servers": "h:1", "topic.prefix": "a b"}}, r"`kafka\.topic\.prefix`", marks=UNANCHORED),
+        ({"kafka": {"bootstrap.servers": "h:1", "topic.prefix": "a b"}}, r"`kafka\.topic\.prefix`"),
         ({"kafka": {"topic.prefix": "a"}}, r"`kafka\.bootstrap\.servers`: Field required"),
         ({"catalog": {"type": "rest", "uri": "u", "warehouse": "w"}}, r"`catalog\.type`"),
     ],

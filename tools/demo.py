@@ -10,6 +10,7 @@ What it left behind (var/demo) is taken up by the next run, which ships nothing 
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -63,6 +64,8 @@ def down() -> None:
 
 def _main(folder: Path, fresh: bool, *, keep: bool) -> None:
     begun = time.monotonic()
+    # Stop what was started also when somebody else ends the demo.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         _refuse_second()
         if fresh:

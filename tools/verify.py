@@ -217,12 +217,12 @@ def consume(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
             message = consumer.poll(30)
             if message is None:
                 raise ServiceError(f"Kafka does not answer while {topic} is read")
-            if message.error() is not None:
-                if message.error().code() != KafkaError._PARTITION_EOF:
-                    raise ServiceError(f"{topic}: {message.error()}")
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise ServiceError(f"{topic}: {error}")
                 open_partitions.discard(message.partition())
-            elif message.value() is not None:
-                yield {"key": json.loads(message.key()), **json.loads(message.value())}
+            elif (value := message.value()) is not None:
+                yield {"key": json.loads(message.key() or b"null"), **json.loads(value)}
     finally:
         consumer.close()
 

@@ -49,7 +49,7 @@ class TablesConfig(_Model):
 class CatalogConfig(_Model):
     """The Iceberg catalog that the warehouse tables live in."""
 
-    name: str = Field(default="lake", description="Name of the catalog in Spark SQL.", pattern=r"[a-z][a-z0-9_]*")
+    name: str = Field(default="lake", description="Name of the catalog in Spark SQL.", pattern=r"^[a-z][a-z0-9_]*$")
     type: Literal["jdbc"] = Field(default="jdbc", description="jdbc: any JDBC database; SQLite by default.")
     uri: str = Field(description="JDBC URI of the catalog, such as jdbc:sqlite:/var/lib/writetime/catalog.db.")
     warehouse: str = Field(description="Folder or bucket URL under which the tables' files lie.")
@@ -59,7 +59,7 @@ class KafkaConfig(_Model):
     """Where change events go."""
 
     bootstrap_servers: str = Field(alias="bootstrap.servers", description="host:port, comma separated.")
-    topic_prefix: str = Field(alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"[A-Za-z0-9._-]+")
+    topic_prefix: str = Field(alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"^[A-Za-z0-9._-]+$")
     publishers: int = Field(
         default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns its share of the keys."
     )
@@ -103,16 +103,17 @@ class NodeConfig(_Model):
     username: str | None = Field(default=None, description="CQL user.")
     password: SecretStr | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")
     schema_file: Path | None = Field(default=None, description="A schema snapshot to ship when the node cannot be asked.")
-    state_dir: Path | None = Field(default=None, description="Where the shipper keeps its lock and notes; default: beside cdc_raw.")
+    state_dir: Path | None = Field(default=None, description="Where the shipper notes what the node told it last; default: beside cdc_raw.")
     poll_seconds: float = Field(default=5.0, gt=0, description="Pause between two looks at cdc_raw.")
 
 
 class PipelineConfig(_Model):
     """A pipeline: one ring, one bucket, one warehouse, one topic prefix."""
 
-    pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=r"[a-z][a-z0-9_]*")]
+    pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=r"^[a-z][a-z0-9_]*$")]
     cluster: ClusterConfig
     bucket: str = Field(description="gs://bucket[/prefix] or a folder: segments, archive, state, ledger, quarantine.")
+    state: str | None = Field(default=None, description="Folder or URL under which the state shards lie; default: the bucket.")
     tables: TablesConfig = TablesConfig()
     catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
     kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
@@ -186,7 +187,7 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
             return text
         return str((base / text.removeprefix("file://")).resolve())
 
-    update: dict[str, Any] = {"bucket": folder(config.bucket)}
+    update: dict[str, Any] = {"bucket": folder(config.bucket), "state": folder(config.state or config.bucket)}
     if config.catalog is not None:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
     if config.node is not None:

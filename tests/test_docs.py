@@ -1,0 +1,94 @@
+"""Every command in the documentation is one that is run: here, by another test, or by CI. A command nobody runs fails this test."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# Where a command that is too large for this test is run instead: (file, text that must stand in it).
+ELSEWHERE = {
+    "make demo": (".ci/run", "make demo"),
+    "make test": (".ci/run", "make test"),
+    "make lint": (".ci/run", "make lint"),
+    "make types": (".ci/run", "make types"),
+    "make test-gcs": (".ci/run", "make test-gcs"),
+    "make record": ("tests/test_recording.py", "tests.ring.record"),
+    "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00": (
+        "tests/airflow/test_running.py",
+        '"backfill", "create", "--dag-id", "cdc_replay", "--from-date"',
+    ),
+    "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
+}
+RUN_HERE = re.compile(r"writetime (config|--help)\b.*|make( help)?")
+
+
+def commands() -> list[str]:
+    """Lines of all `sh` blocks, without those that only set variables."""
+    found: list[str] = []
+    for page in PAGES:
+        for block in re.findall(r"^ *```sh\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            found += [line.strip() for line in block.splitlines() if line.strip() and not line.strip().startswith("#")]
+    return sorted(set(found))
+
+
+def test_there_are_commands() -> None:
+    assert "make demo" in commands()
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command(command: str) -> None:
+    if command in ELSEWHERE:
+        file, text = ELSEWHERE[command]
+        assert text in (ROOT / file).read_text(encoding="utf-8"), f"{file} no longer runs `{command}`"
+        return
+    assert RUN_HERE.fullmatch(command), f"nothing runs `{command}`: run it here, or name in ELSEWHERE what does"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "KAFKA_PASSWORD": "from-the-environment", "CASSANDRA_PASSWORD": "also-a-secret"}
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "from-the-environment" not in done.stdout + done.stderr
+    assert "also-a-secret" not in done.stdout + done.stderr
+
+
+def test_local_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "adr").glob("*.md"))]:
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
+    from datetime import UTC, datetime
+
+    from writetime import envelope
+
+    pa = pytest.importorskip("pyarrow", reason="the envelope is typed by Arrow, which comes with the extra `spark`")
+    row_type = pa.struct([("id", pa.int32()), ("status", pa.string())])
+    shape = pa.schema([("key", pa.struct([("id", pa.int32())])), ("before", row_type), ("after", row_type)])
+    row = {
+        "before": {"id": 7, "status": "new"},
+        "after": {"id": 7, "status": "paid"},
+        "op": "u",
+        "processed_at": datetime.fromtimestamp(1777894200, UTC),
+        "changed": ["status"],
+        "nodes": ["a", "b", "c"],
+        "replicas_expected": 3,
+        "file": "CommitLog-7-1777890000001.log",
+        "pos": 81235,
+        "ts_micro": 1777894199123456,
+        "batch": 42,
+        "ordinal": 1017,
+        "reason": None,
+    }
+    addresses = {"a": "10.0.0.11", "b": "10.0.0.12", "c": "10.0.0.13"}
+    about = envelope.About("production", "shop", "orders", addresses)
+    (example,) = re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert json.loads(example) == json.loads(envelope.encode(envelope.event_value(row, shape, about)))
