@@ -25,7 +25,8 @@ def test_headers_come_back(version: int) -> None:
     [
         ({"compressionClass": "LZ4Compressor"}, "LZ4Compressor"),
         ({"compressionClass": "org.apache.cassandra.io.compress.ZstdCompressor"}, "ZstdCompressor"),
-        ({"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": "00", "compressionClass": "LZ4Compressor"}, "AES/CBC/PKCS5Padding"),
+        ({"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": "00"}, "AES/CBC/PKCS5Padding"),
+        ({"encCipher": "AES/CTR", "encKeyAlias": "k", "compressionClass": "LZ4Compressor"}, "AES/CTR"),
     ],
 )
 def test_packed_segments_are_named_and_refused(params: dict[str, str], codec: str) -> None:

@@ -86,7 +86,7 @@ def test_more_problems_than_there_is_room_for_at_first() -> None:
     assert kernel.walk(bytes(content), 20, len(content), 3).as_python() == in_python
 
 
-@pytest.mark.parametrize("length", range(0, 40))
+@pytest.mark.parametrize("length", range(40))
 def test_crc(length: int) -> None:
     data = np.arange(3, 3 + length, dtype=np.uint8)
     data.flags.writeable = False
@@ -102,8 +102,9 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     )
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     env.pop("NUMBA_CPU_NAME", None)
-    outputs = [subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True).stdout for _ in range(2)]
-    assert [output.split() for output in outputs] == [["0", "1"], ["1", "0"]]
+    command = [sys.executable, "-c", program]
+    runs = [subprocess.run(command, env=env, check=True, capture_output=True, text=True) for _ in range(2)]
+    assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]
 
 
 def test_the_command_says_how_long_it_took(tmp_path: Path) -> None:

@@ -113,7 +113,12 @@ DAMAGE: list[tuple[str, bytes, list[int], list[tuple[str, int, int]]]] = [
     ("CRC of a frame", flip(PADDED, MARKERS[1] - 1), [0, 2, 3, 4, 5], [("corrupt_frame", STARTS[1], MARKERS[1] - STARTS[1])]),
     ("size of a frame", flip(PADDED, STARTS[2] + 3), [0, 1, 4, 5], [("corrupt_section", STARTS[2], MARKERS[2] - STARTS[2])]),
     ("CRC of a size", flip(PADDED, STARTS[3] + 5), [0, 1, 2, 4, 5], [("corrupt_section", STARTS[3], MARKERS[2] - STARTS[3])]),
-    ("size of a frame in the last section", flip(PADDED, STARTS[5] + 3), [0, 1, 2, 3, 4], [("corrupt_section", STARTS[5], len(SEGMENT) - STARTS[5])]),
+    (
+        "size of a frame in the last section",
+        flip(PADDED, STARTS[5] + 3),
+        [0, 1, 2, 3, 4],
+        [("corrupt_section", STARTS[5], len(SEGMENT) - STARTS[5])],
+    ),
     ("a size of zero", overwrite(PADDED, STARTS[2], bytes(4)), [0, 1, 4, 5], [("corrupt_section", STARTS[2], MARKERS[2] - STARTS[2])]),
     ("CRC of a marker", flip(PADDED, MARKERS[1] + 6), [0, 1, 2, 3, 4, 5], [("corrupt_section", MARKERS[1], 8)]),
     ("a marker zeroed", overwrite(PADDED, MARKERS[1], bytes(8)), [0, 1, 2, 3, 4, 5], [("corrupt_section", MARKERS[1], 8)]),
@@ -171,9 +176,7 @@ DAMAGE: list[tuple[str, bytes, list[int], list[tuple[str, int, int]]]] = [
 
 
 @pytest.mark.parametrize(("content", "good", "problems"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
-def test_damage_costs_only_what_it_hits(
-    content: bytes, good: list[int], problems: list[tuple[str, int, int]], engine: Engine
-) -> None:
+def test_damage_costs_only_what_it_hits(content: bytes, good: list[int], problems: list[tuple[str, int, int]], engine: Engine) -> None:
     found = scan(content, name="a.log", engine=engine)
     assert numbers(found) == good
     assert kinds(found) == problems
@@ -259,7 +262,7 @@ def test_peek() -> None:
     assert peek(body_of(TTL_FRAME)) == (1, UUID("6cbda380-e583-11f1-817f-f173fd8e050e"), bytes(4))
 
 
-@pytest.mark.parametrize("cut", range(0, 22))
+@pytest.mark.parametrize("cut", range(22))
 def test_peeking_into_too_little(cut: int) -> None:
     with pytest.raises(MalformedMutation):
         peek(body_of(TTL_FRAME)[:cut])
@@ -272,5 +275,3 @@ def test_entries_of_every_size_keep_their_crc(engine: Engine) -> None:
     found = scan(content, engine=engine)
     assert [content[f.body_offset : f.body_offset + f.body_length] for f in found.frames] == bodies
     assert not found.problems
-
-

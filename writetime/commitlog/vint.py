@@ -20,14 +20,14 @@ _EXTRA = tuple(next((n for n in range(8) if not first & (0x80 >> n)), 8) for fir
 def read_unsigned(buf: bytes, pos: int) -> tuple[int, int]:
     """The value (0 .. 2^64-1) and the next position. Raises MalformedMutation if the bytes end early."""
     if pos >= len(buf):
-        raise MalformedMutation("the bytes end where a vint should begin", position=pos)
+        raise MalformedMutation("the bytes end where a vint should begin", operation="read a vint", position=pos)
     first = buf[pos]
     if first < 0x80:
         return first, pos + 1
     extra = _EXTRA[first]
     end = pos + 1 + extra
     if end > len(buf):
-        raise MalformedMutation(f"a vint of {extra + 1} bytes is cut short", position=pos)
+        raise MalformedMutation(f"a vint of {extra + 1} bytes is cut short", operation="read a vint", position=pos)
     return ((first & (0xFF >> extra)) << 8 * extra) | int.from_bytes(buf[pos + 1 : end], "big"), end
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from writetime.cql.types import parse_type
 from writetime.errors import SchemaError
 from writetime.join.reconcile import merge_deletions, settle_row
-from writetime.model import NO_DELETION_TIME, Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
+from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema import snapshot, system
 from writetime.schema.model import Column, ColumnKind, DroppedColumn, Keyspace, Schema, Table, UserType
 
@@ -171,13 +171,15 @@ def _add(known: set[_T], more: Iterable[_T]) -> bool:
 
 
 class _View:
-    """The rows of one keyspace as they were at a time: cells up to `bound` (µs), deletions before it; None = now.
+    """The rows of one keyspace as they were at a time: cells after `floor` up to `bound` (µs), deletions before it; None = no limit.
 
-    A life of a table ends with a deletion at `bound`, which leaves its last cells in and itself out.
+    A life of a table ends with a deletion at `bound`, which leaves its last cells in and itself out. `floor` leaves out what was
+    said of the life before, in case its end was never told.
     """
 
-    def __init__(self, facts: Mapping[str, _PartitionFacts], bound: int | None = None) -> None:
+    def __init__(self, facts: Mapping[str, _PartitionFacts], floor: int = NO_TIMESTAMP, bound: int | None = None) -> None:
         self.facts = facts
+        self.floor = floor
         self.bound = bound
 
     def rows(self, table: str, prefix: Clustering = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
@@ -193,7 +195,7 @@ class _View:
         facts = partition.rows.get(clustering)
         if facts is None:
             return {}
-        cells = tuple(cell for cell in facts.cells if self.bound is None or cell.timestamp <= self.bound)
+        cells = tuple(cell for cell in facts.cells if self.floor < cell.timestamp and (self.bound is None or cell.timestamp <= self.bound))
         row = Row(clustering, deletion=self._latest(facts.deletions), cells=cells)
         row = settle_row(row, active=self._latest(partition.deletions_of(clustering)))
         return {cell.column: _value(table, cell) for cell in row.cells if not cell.is_tombstone}
@@ -208,9 +210,10 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """One id of a table: when it was first said and, unless it lives, the last moment of it (µs)."""
+    """One id of a table (times in µs): when the one before was last said, when it was first said and, unless it lives, its last moment."""
 
     id: UUID
+    floor: int
     first: int
     last: int | None
 
@@ -225,7 +228,7 @@ def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
     for source in ("tables", "views"):
         for clustering, of_row in facts[source].rows.items():
             for life in _lives(facts[source], clustering, now.row(source, clustering).get("id")):
-                table = _table(keyspace, source, clustering, life, _View(facts, life.last))
+                table = _table(keyspace, source, clustering, life, _View(facts, life.floor, life.last))
                 if table is None or (table.id in tables and table.dropped):
                     continue
                 tables[table.id] = table
@@ -242,10 +245,11 @@ def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | No
     ends += [cell.timestamp for cell in facts.cells if cell.column == "id" and cell.is_tombstone]
     for table_id in sorted({table_id for _, table_id in said}):
         times = [timestamp for timestamp, said_id in said if said_id == table_id]
-        latest = max(times)
+        latest, first = max(times), min(times)
+        floor = max((timestamp for timestamp, other in said if other != table_id and timestamp < first), default=NO_TIMESTAMP)
         after = [end for end in ends if end >= latest]
         after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
-        yield _Life(table_id, min(times), None if table_id == living else min(after, default=latest))
+        yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest))
 
 
 def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table | None:

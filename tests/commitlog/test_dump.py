@@ -1,0 +1,75 @@
+"""Dump lines: what is in them, what is not."""
+
+from __future__ import annotations
+
+import json
+
+from tests.commitlog.examples import SCHEMA, STATICS_BODY, TTL_FRAME, body_of, delete_range, insert
+from tests.schema.examples import ddl_bodies
+from writetime.commitlog.dump import dump_lines
+from writetime.commitlog.encode import encode_mutation, encode_segment
+
+
+def dump(*bodies: bytes) -> list[dict[str, object]]:
+    content = encode_segment(12, 7, bodies)
+    return [json.loads(line) for line in dump_lines([("CommitLog-7-12.log", content)])]
+
+
+def test_lines_of_tables_that_the_segment_teaches() -> None:
+    """The schema comes last in the log and serves what came before."""
+    bodies = [encode_mutation(insert(1, "a"), SCHEMA), encode_mutation(delete_range(2), SCHEMA)]
+    lines = dump(*bodies, *ddl_bodies(SCHEMA))
+    inserted, deleted = lines[:2]
+    assert inserted["ks"] == "k"
+    assert inserted["cdc"] is False
+    assert inserted["pk"] == "00000001"
+    assert inserted["size"] == len(bodies[0])
+    assert inserted["pos"] == 28 + 12 + len(bodies[0])
+    assert inserted["updates"] == [
+        {
+            "table": "rt",
+            "id": "6c60b670-e583-11f1-817f-f173fd8e050e",
+            "rows": [
+                {
+                    "ck": ["00000001", "00000001", "78"],
+                    "live": {"ts": 1_700_000_000_000_000},
+                    "cells": [{"col": "v", "ts": 1_700_000_000_000_000, "value": "61"}],
+                }
+            ],
+        }
+    ]
+    assert deleted["updates"] == [
+        {
+            "table": "rt",
+            "id": "6c60b670-e583-11f1-817f-f173fd8e050e",
+            "rts": [
+                {
+                    "ts": 1_700_000_000_000_000,
+                    "ldt": 1_700_000_000,
+                    "start": {"kind": "INCL_START_BOUND", "ck": ["00000001"]},
+                    "end": {"kind": "INCL_END_BOUND", "ck": []},
+                }
+            ],
+            "rows": [],
+        }
+    ]
+
+
+def test_statics_expiry_and_complex_deletions() -> None:
+    static, expiring = dump(STATICS_BODY, body_of(TTL_FRAME), *ddl_bodies(SCHEMA))[:2]
+    assert static["updates"][0]["static"] == {  # type: ignore[index]
+        "static": True,
+        "cells": [
+            {"col": "s", "ts": 1_700_000_000_000_010, "tombstone": True, "ldt": 1_795_248_806, "value": ""},
+            {"col": "sm", "complexDeletion": {"ts": 1_700_000_000_000_010, "ldt": 1_795_248_806}},
+        ],
+    }
+    (row,) = expiring["updates"][0]["rows"]  # type: ignore[index]
+    assert row["live"] == {"ts": 1_795_248_808_466_317, "ttl": 86_400, "ldt": 1_795_335_208}
+
+
+def test_a_table_that_nobody_taught_gives_an_error_line() -> None:
+    (line,) = dump(body_of(TTL_FRAME))
+    assert line["pos"] == 28 + len(TTL_FRAME)
+    assert line["error"]["kind"] == "UnknownTable"  # type: ignore[index]
+    assert "updates" not in line

@@ -1,0 +1,264 @@
+"""Learning from schema mutations. Every history is told in several orders: the schema must not depend on it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_TABLE
+from tests.schema.examples import (
+    change,
+    column_row,
+    create_keyspace,
+    create_table,
+    deleted_row,
+    drop_keyspace,
+    dropped_row,
+    schema_row,
+    table_rows,
+)
+from writetime.errors import SchemaError
+from writetime.model import Bound, DeletionTime, Mutation, PartitionUpdate, RangeTombstone
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.schema.system import TABLES, system_table_id
+
+T = 1_700_000_000_000_000
+DAY = 86_400_000_000
+ID, OTHER = UUID("11111111-e583-11f1-817f-f173fd8e050e"), UUID("22222222-e583-11f1-817f-f173fd8e050e")
+TABLE = Table(
+    "k",
+    "t",
+    ID,
+    {
+        "p": Column("p", "partition_key", "int", 0),
+        "c": Column("c", "clustering", "text", 0, descending=True),
+        "v": Column("v", "regular", "map<text, int>"),
+    },
+    cdc=True,
+)
+
+
+def learnt(history: Sequence[Mutation]) -> SchemaLearner:
+    """The learner after the history, having made sure that no order, repetition or pause changes what it knows."""
+    learner = SchemaLearner()
+    for mutation in history:
+        learner.apply(mutation)
+    orders = (
+        list(itertools.permutations(history)) if len(history) <= 4 else [random.Random(n).sample(history, len(history)) for n in range(20)]
+    )
+    for order in orders:
+        other = SchemaLearner()
+        for mutation in (*order, *order):
+            other.apply(mutation)
+            other.schema()
+        assert other.schema() == learner.schema()
+        assert other.cdc_ever == learner.cdc_ever
+        assert other.to_json() == learner.to_json()
+    again = SchemaLearner.from_json(learner.to_json())
+    assert again.schema() == learner.schema()
+    assert again.cdc_ever == learner.cdc_ever
+    return learner
+
+
+def drop(timestamp: int, columns: Sequence[str] = ("p", "c", "v")) -> Mutation:
+    return change("k", tables=[deleted_row(("t",), timestamp)], columns=[deleted_row(("t", name), timestamp) for name in columns])
+
+
+def user_tables(schema: Schema) -> dict[UUID, Table]:
+    return {table_id: table for table_id, table in schema.tables.items() if table_id not in TABLES}
+
+
+@pytest.mark.parametrize("table", [TABLE, *SCHEMA.tables.values()], ids=lambda table: table.name)
+def test_a_created_table_comes_out_as_it_was(table: Table) -> None:
+    schema = learnt([create_keyspace("k", T), create_table(table, T + 1)]).schema()
+    assert user_tables(schema) == {table.id: table}
+    assert schema.keyspaces["k"].replication == {"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "3"}
+    assert TABLES.items() <= schema.tables.items()
+
+
+def test_only_what_is_new_is_said_to_be() -> None:
+    learner = SchemaLearner()
+    assert learner.apply(create_table(TABLE, T))
+    assert not learner.apply(create_table(TABLE, T))
+    assert not learner.apply(Mutation((PartitionUpdate(RANGES_TABLE.id, b"k"),)))
+    assert not learner.apply(create_table(Table("system", "x", ID, TABLE.columns), T))
+
+
+def test_add_and_drop_a_column() -> None:
+    history = [
+        create_table(TABLE, T),
+        change("k", tables=table_rows("t", ID, T + DAY, cdc=True), columns=[column_row("t", "w", T + DAY, "regular", "int")]),
+        change(
+            "k",
+            tables=table_rows("t", ID, T + 2 * DAY, cdc=True),
+            columns=[deleted_row(("t", "v"), T + 2 * DAY)],
+            dropped_columns=[dropped_row("t", "v", T + 2 * DAY, "regular", "map<text, int>", (T + 2 * DAY) // 1000)],
+        ),
+    ]
+    (table,) = user_tables(learnt(history).schema()).values()
+    assert set(table.columns) == {"p", "c", "w"}
+    assert table.dropped_columns == {"v": DroppedColumn("v", "regular", "map<text, int>", T + 2 * DAY)}
+    assert not table.dropped
+
+
+def test_a_dropped_column_that_is_added_again_is_both() -> None:
+    history = [
+        create_table(TABLE, T),
+        change(
+            "k",
+            columns=[deleted_row(("t", "v"), T + DAY)],
+            dropped_columns=[dropped_row("t", "v", T + DAY, None, "map<text, int>", (T + DAY) // 1000)],
+        ),
+        change("k", columns=[column_row("t", "v", T + 2 * DAY, "regular", "map<text, int>")]),
+    ]
+    (table,) = user_tables(learnt(history).schema()).values()
+    assert "v" in table.columns
+    assert table.dropped_columns["v"].kind == "regular"
+
+
+def test_rename_of_a_clustering_column() -> None:
+    """The old name's row is deleted; were it not honoured, the table would have two clustering columns."""
+    history = [
+        create_table(TABLE, T),
+        change(
+            "k",
+            tables=table_rows("t", ID, T + DAY, cdc=True),
+            columns=[deleted_row(("t", "c"), T + DAY), column_row("t", "c_new", T + DAY, "clustering", "text", 0, "desc")],
+        ),
+    ]
+    (table,) = user_tables(learnt(history).schema()).values()
+    assert table.clustering == (Column("c_new", "clustering", "text", 0, descending=True),)
+
+
+def test_a_dropped_table_stays_as_it_was() -> None:
+    learner = learnt([create_keyspace("k", T), create_table(TABLE, T), drop(T + DAY)])
+    (table,) = user_tables(learner.schema()).values()
+    assert table.dropped
+    assert table.columns == TABLE.columns
+    assert table.cdc
+    assert learner.schema().table("k", "t") is None
+    assert learner.cdc_ever == {ID}
+
+
+def test_a_dropped_keyspace_leaves_its_tables_behind() -> None:
+    schema = learnt([create_keyspace("k", T), create_table(TABLE, T), drop_keyspace("k", T + DAY)]).schema()
+    assert "k" not in schema.keyspaces
+    assert [(table.id, table.dropped, table.columns) for table in user_tables(schema).values()] == [(ID, True, TABLE.columns)]
+
+
+def test_columns_dropped_as_a_range() -> None:
+    deletion = DeletionTime(T + DAY, 0)
+    whole_table = RangeTombstone(Bound((b"t",), True), Bound((b"t",), True), deletion)
+    columns = PartitionUpdate(system_table_id("system_schema", "columns"), b"k", range_tombstones=(whole_table,))
+    other = Table("k", "tt", OTHER, TABLE.columns)
+    history = [create_table(TABLE, T), create_table(other, T), change("k", tables=[deleted_row(("t",), T + DAY)]), Mutation((columns,))]
+    tables = user_tables(learnt(history).schema())
+    assert [(table.name, table.dropped, set(table.columns)) for table in tables.values()] == [
+        ("t", True, {"p", "c", "v"}),
+        ("tt", False, {"p", "c", "v"}),
+    ]
+
+
+RECREATED = Table("k", "t", OTHER, {"p": Column("p", "partition_key", "text", 0), "z": Column("z", "regular", "blob")})
+
+
+def test_a_table_created_anew_is_another_one() -> None:
+    learner = learnt([create_table(TABLE, T), drop(T + DAY), create_table(RECREATED, T + 2 * DAY)])
+    tables = user_tables(learner.schema())
+    assert tables[OTHER] == RECREATED
+    assert tables[ID].dropped
+    assert tables[ID].columns == TABLE.columns
+    assert learner.schema().table("k", "t") is tables[OTHER]
+    assert learner.cdc_ever == {ID}
+
+
+def test_a_table_created_anew_whose_drop_was_not_seen() -> None:
+    """No deletion tells the columns of the two lives apart; that the first was said before the second does."""
+    tables = user_tables(learnt([create_table(TABLE, T), create_table(RECREATED, T + DAY)]).schema())
+    assert tables[ID].dropped
+    assert tables[ID].columns == TABLE.columns
+    assert tables[OTHER] == RECREATED
+
+
+def test_three_lives_with_changes_between() -> None:
+    third = UUID("33333333-e583-11f1-817f-f173fd8e050e")
+    history = [
+        create_keyspace("k", T),
+        create_table(TABLE, T),
+        change("k", columns=[column_row("t", "late", T + 1, "regular", "int")]),
+        drop(T + DAY, ("p", "c", "v", "late")),
+        create_table(RECREATED, T + 2 * DAY),
+        drop(T + 3 * DAY, ("p", "z")),
+        create_table(Table("k", "t", third, TABLE.columns), T + 4 * DAY),
+    ]
+    tables = user_tables(learnt(history).schema())
+    assert {table_id: (table.dropped, set(table.columns)) for table_id, table in tables.items()} == {
+        ID: (True, {"p", "c", "v", "late"}),
+        OTHER: (True, {"p", "z"}),
+        third: (False, {"p", "c", "v"}),
+    }
+
+
+def test_cdc_is_the_present_value_and_cdc_ever_the_past() -> None:
+    learner = learnt([create_table(TABLE, T), change("k", tables=table_rows("t", ID, T + DAY, cdc=False))])
+    assert not learner.schema().tables[ID].cdc
+    assert learner.cdc_ever == {ID}
+
+
+def test_cdc_of_one_life_is_not_that_of_the_next() -> None:
+    learner = learnt([create_table(TABLE, T), drop(T + DAY), create_table(RECREATED, T + 2 * DAY)])
+    assert OTHER not in learner.cdc_ever
+
+
+def test_a_table_told_only_in_part_is_left_out() -> None:
+    alter = change("k", tables=table_rows("t", ID, T + DAY), columns=[column_row("t", "w", T + DAY, "regular", "int")])
+    assert user_tables(learnt([alter]).schema()) == {}
+    hole = change("k", tables=table_rows("t", ID, T), columns=[column_row("t", "b", T, "partition_key", "int", 1)])
+    assert user_tables(learnt([hole]).schema()) == {}
+
+
+def test_user_types() -> None:
+    old = schema_row("types", ("addr",), T, {"field_names": ["street"], "field_types": ["text"]})
+    new = schema_row("types", ("addr",), T + DAY, {"field_names": ["street", "zip"], "field_types": ["text", "int"]})
+    gone = [schema_row("types", ("old",), T, {"field_names": ["a"], "field_types": ["int"]}), deleted_row(("old",), T + 1)]
+    history = [change("k", types=[old]), change("k", types=[new]), change("k", types=gone[:1]), change("k", types=gone[1:])]
+    assert learnt(history).schema().types == {("k", "addr"): UserType("k", "addr", ("street", "zip"), ("text", "int"))}
+
+
+def test_views_are_tables() -> None:
+    row = schema_row("views", ("mv",), T, {"id": ID, "base_table_name": "t", "base_table_id": OTHER})
+    columns = [column_row("mv", "p", T, "partition_key", "int", 0), column_row("mv", "v", T, "regular", "text")]
+    (table,) = user_tables(learnt([change("k", views=[row], columns=columns)]).schema()).values()
+    assert (table.name, table.flags, set(table.columns)) == ("mv", {"compound"}, {"p", "v"})
+
+
+def test_flags_and_options() -> None:
+    cells = {"id": ID, "flags": ["counter"], "default_time_to_live": 60, "gc_grace_seconds": 0}
+    history = [change("k", tables=[schema_row("tables", ("t",), T, cells)], columns=[column_row("t", "p", T, "partition_key", "int", 0)])]
+    (table,) = user_tables(learnt(history).schema()).values()
+    assert (table.flags, table.default_time_to_live, table.gc_grace_seconds, table.is_counter) == ({"counter"}, 60, 0, True)
+
+
+def test_unchanged_keyspaces_keep_their_very_tables() -> None:
+    learner = learnt([create_table(STATICS_TABLE, T)])
+    before = learner.schema().tables[STATICS_TABLE.id]
+    learner.apply(create_table(Table("other", "t", ID, TABLE.columns), T))
+    assert learner.schema().tables[STATICS_TABLE.id] is before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format":2,"partitions":[]}', '{"format":1,"partitions":[{"table":"t"}]}'])
+def test_what_is_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(SchemaError):
+        SchemaLearner.from_json(text)
+
+
+def test_a_kind_of_column_that_is_not_known_is_refused() -> None:
+    learner = SchemaLearner()
+    learner.apply(change("k", tables=table_rows("t", ID, T), columns=[column_row("t", "p", T, "odd", "int", 0)]))
+    with pytest.raises(SchemaError, match="odd"):
+        learner.schema()

@@ -1,0 +1,157 @@
+"""Snapshots say the same as the log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.schema.examples import create_keyspace, create_table
+from writetime.errors import SchemaError
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Column, DroppedColumn, Table, UserType
+from writetime.schema.snapshot import parse
+
+T = 1_700_000_000_000_000
+TABLE = Table(
+    "k",
+    "t",
+    UUID("11111111-e583-11f1-817f-f173fd8e050e"),
+    {
+        "p": Column("p", "partition_key", "int", 0),
+        "c": Column("c", "clustering", "text", 0, descending=True),
+        "v": Column("v", "regular", "frozen<addr>"),
+    },
+    {"old": DroppedColumn("old", "regular", "text", T - 1000)},
+    cdc=True,
+)
+
+
+def column(name: str, kind: str, type_text: str, position: int = -1, order: str = "none") -> dict[str, Any]:
+    return {
+        "keyspace_name": "k",
+        "table_name": "t",
+        "column_name": name,
+        "column_name_bytes": "0x" + name.encode().hex(),
+        "kind": kind,
+        "type": type_text,
+        "position": position,
+        "clustering_order": order,
+        "writetime": T,
+    }
+
+
+def document() -> dict[str, Any]:
+    return {
+        "taken_at": "2026-11-22T10:00:00Z",
+        "schema_version": "5f8b8a5e-0d5c-3b8e-9a44-0f6f1c3c9b10",
+        "keyspaces": [
+            {
+                "keyspace_name": "k",
+                "durable_writes": True,
+                "replication": {"replication_factor": "3", "class": "org.apache.cassandra.locator.SimpleStrategy"},
+                "writetime": T,
+            }
+        ],
+        "tables": [
+            {
+                "keyspace_name": "k",
+                "table_name": "t",
+                "id": str(TABLE.id),
+                "cdc": True,
+                "flags": ["compound"],
+                "gc_grace_seconds": 864_000,
+                "default_time_to_live": 0,
+                "bloom_filter_fp_chance": 0.01,
+                "extensions": {"a": "00ff"},
+                "comment": None,
+                "invented_by_a_later_version": 7,
+                "writetime": T,
+            }
+        ],
+        "columns": [
+            column("p", "partition_key", "int", 0),
+            column("c", "clustering", "text", 0, "desc"),
+            column("v", "regular", "frozen<addr>"),
+        ],
+        "dropped_columns": [
+            {
+                "keyspace_name": "k",
+                "table_name": "t",
+                "column_name": "old",
+                "kind": "regular",
+                "type": "text",
+                "dropped_time": (T - 1000) // 1000,
+                "writetime": T,
+            }
+        ],
+        "types": [{"keyspace_name": "k", "type_name": "addr", "field_names": ["zip", "a"], "field_types": ["int", "text"], "writetime": T}],
+        "views": [],
+    }
+
+
+def test_a_snapshot_teaches_what_the_log_would() -> None:
+    from_snapshot = SchemaLearner()
+    assert from_snapshot.apply_snapshot(document())
+    assert from_snapshot.schema().tables[TABLE.id] == TABLE
+    assert from_snapshot.schema().types == {("k", "addr"): UserType("k", "addr", ("zip", "a"), ("int", "text"))}
+    from_log = SchemaLearner()
+    for mutation in (create_keyspace("k", T), create_table(TABLE, T)):
+        from_log.apply(mutation)
+    assert from_log.schema().keyspaces == from_snapshot.schema().keyspaces
+    assert from_log.schema().tables == from_snapshot.schema().tables
+
+
+def test_a_snapshot_after_the_log_says_nothing_new() -> None:
+    learner = SchemaLearner()
+    learner.apply_snapshot(document())
+    assert not any([learner.apply(mutation) for mutation in parse(json.dumps(document()))])  # noqa: C419 - all of them
+
+
+def test_what_the_snapshot_leaves_out_is_not_deleted() -> None:
+    learner = SchemaLearner()
+    learner.apply(create_table(TABLE, T))
+    learner.apply_snapshot({**document(), "columns": [], "tables": []})
+    assert set(learner.schema().tables[TABLE.id].columns) == {"p", "c", "v"}
+
+
+def test_an_older_snapshot_does_not_undo() -> None:
+    learner = SchemaLearner()
+    learner.apply(create_table(Table("k", "t", TABLE.id, {**TABLE.columns, "v": Column("v", "regular", "blob")}), T + 5))
+    learner.apply_snapshot(document())
+    assert learner.schema().tables[TABLE.id].columns["v"].type == "blob"
+
+
+def without(table: str, key: str) -> dict[str, Any]:
+    changed = document()
+    del changed[table][0][key]
+    return changed
+
+
+def replaced(table: str, key: str, value: object) -> dict[str, Any]:
+    changed = document()
+    changed[table][0][key] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        json.dumps(without("tables", "writetime")),
+        json.dumps(without("tables", "table_name")),
+        json.dumps(without("columns", "keyspace_name")),
+        json.dumps(replaced("tables", "writetime", None)),
+        json.dumps(replaced("tables", "id", "no uuid")),
+        json.dumps(replaced("columns", "position", "zero")),
+        json.dumps(replaced("columns", "column_name_bytes", "zz")),
+        json.dumps(replaced("keyspaces", "replication", ["a"])),
+        json.dumps({**document(), "types": [7]}),
+    ],
+)
+def test_what_is_no_snapshot_is_refused(content: str) -> None:
+    with pytest.raises(SchemaError):
+        parse(content)
