@@ -1,1 +1,1 @@
-"""CQL types: bytes to values and back, their order (`types`), and their way out to Arrow and JSON (`arrow`)."""
+"""CQL types: bytes to values and back, and their order (`native`, `types`); their way out to Arrow and JSON (`arrow`)."""
