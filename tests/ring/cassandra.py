@@ -62,7 +62,7 @@ class Ring:
             own["commitlog_compression"] = [{"class_name": compression}]
         if compatibility is not None:
             own["storage_compatibility_mode"] = compatibility
-        own |= settings or {}
+        own.update(settings or {})
         self.nodes = self._plan(nodes, heap, datacenter, own)
         self._connections = driver.Connections()
 
@@ -130,7 +130,7 @@ class Ring:
                     raise ServiceError(f"{node.name} ({node.address}) sees {sorted(seen)} up, not {sorted(up)}; its log: {node.log}")
                 time.sleep(0.5)
 
-    def _plan(self, count: int, heap: str, datacenter: str, own: Mapping[str, Any]) -> list[Node]:
+    def _plan(self, count: int, heap: str, datacenter: str, own: dict[str, Any]) -> list[Node]:
         addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
         chosen = Ports(cql=free_port(9042, addresses), storage=free_port(7000, addresses))
         jmx = 7199

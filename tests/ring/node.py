@@ -197,8 +197,9 @@ class Node:
 
     def _write_configuration(self) -> None:
         folders = {"commitlog_directory": "commitlog", "saved_caches_directory": "saved_caches", "hints_directory": "hints"}
-        settings = {name: str(self.folder / folder) for name, folder in folders.items()}
-        settings |= {"cdc_raw_directory": str(self.cdc_raw), "data_file_directories": [str(self.folder / "data")], **self.settings}
+        settings: dict[str, Any] = {name: str(self.folder / folder) for name, folder in folders.items()}
+        settings |= {"cdc_raw_directory": str(self.cdc_raw), "data_file_directories": [str(self.folder / "data")]}
+        settings.update(self.settings)
         for folder in ("data", "cdc_raw", *folders.values()):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
         # JSON is YAML, and says without doubt what is text and what is a number.

@@ -57,7 +57,8 @@ statements, and what the ring answered in the end. Made by `make record`, which 
 Tables `shop.customers` and `shop.orders` are captured (`cdc = true`), `shop.audit_trail` is not. Statements of all kinds at ALL; a column
 added on the way; one node down while the others wrote on at QUORUM, then back and fed by hints; list operations, conditional
 statements, writetimes that tie. TTLs are 2 seconds (over before the answer was read) or 10 years (alive for long).
-Every node holds the same multiset of captured mutations: {mutations} each.
+Every node holds the same multiset of captured mutations: {mutations} each. Empty segments that a node had prepared for its next writes
+stay in cdc_raw when it ends, without an index; they are not kept here.
 
 ## The answer
 A line is `{{"values": {{…}}, "writetime": {{…}}, "ttl": {{…}}}}`, each by column. It was read at ALL, every node up.

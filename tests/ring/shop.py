@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from random import Random
@@ -102,7 +103,7 @@ class Values:
 
 
 COLLECTIONS = ("tags", "attributes", "ratings")
-ORDER_COLUMNS = {
+ORDER_COLUMNS: dict[str, Callable[[Values], Any]] = {
     "status": lambda values: values.random.choice(_STATUSES),
     # Both ends of the range come up, so do small numbers.
     "amount": lambda values: values.random.choice(

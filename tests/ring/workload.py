@@ -259,6 +259,18 @@ class Shop:
             if number % 3:
                 yield self._insert_order("insert again", key, {"status": "reborn", "attributes": {"life": "second"}})
 
+    def notes_alone(self) -> Iterator[Statement]:
+        """Static content of partitions without rows: never had any, or lost them."""
+        for number in range(6):
+            customer = self.values.uuid()
+            key = self._new_order_key(customer)
+            if number % 2:
+                yield self._insert_order("insert order", key, self._order_values())
+            cql = f"UPDATE {KEYSPACE}.orders SET delivery_note = ? WHERE customer_id = ?"
+            yield Statement("update static", cql, (self.values.words(4), customer))
+            if number % 2:
+                yield Statement("delete row", f"DELETE FROM {KEYSPACE}.orders WHERE {_ORDER_KEY}", key)
+
     def lists(self) -> Iterator[Statement]:
         """List operations for which the coordinator reads before it writes."""
         for _ in range(8):
@@ -446,8 +458,10 @@ def run(session: Session, seed: int, interruption: Interruption, say: Callable[[
     meanwhile.run_all(shop.traffic(900))
     say(f"bringing the node back after {runner.counts.total()} statements")
     interruption.end()
+    runner.run_all(shop.traffic(700))
+    # Last, so that nothing else touches their rows.
+    runner.run_all(shop.notes_alone())
     runner.run_all(shop.lists())
     runner.run_all(shop.conditional())
     runner.run_all(shop.ties())
-    runner.run_all(shop.traffic(700))
     return runner.counts
