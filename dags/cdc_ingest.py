@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG
 from writetime_operators import (
     ArchiveBatchOperator,
     FailedSegmentsOperator,
@@ -28,7 +28,6 @@ Plans a batch over all segments that have come in, runs it in Spark to its seal,
 Batches: `batches/<cluster>/<number>/` in the bucket. One segment's story: `ledger/<cluster>/<dc>/<node>/`.
 """
 
-OUTBOX = Asset("writetime_outbox", uri=f"writetime://{settings.pipeline}/outbox")
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 
 with DAG(
@@ -43,7 +42,7 @@ with DAG(
     default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
 ):
     plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")
-    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[OUTBOX])
+    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[settings.outbox])
     archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
     failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
     segment = SegmentOperator.partial(

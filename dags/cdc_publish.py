@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable
+from airflow.sdk import DAG
 from writetime_operators import PublishDueOperator, SparkJobOperator
 from writetime_settings import settings
 
@@ -19,12 +19,10 @@ Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that 
 | `publish` | Kafka cannot be reached or refuses; events wait in the changes tables, ingest goes on | mend Kafka; the next run catches up by itself |
 """
 
-OUTBOX = Asset("writetime_outbox", uri=f"writetime://{settings.pipeline}/outbox")
-
 with DAG(
     "cdc_publish",
     description="Change events from the outbox to Kafka",
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable(settings.publish_fallback, timezone="UTC"), assets=[OUTBOX]),
+    schedule=settings.publish_schedule,
     start_date=settings.start_date,
     catchup=False,
     max_active_runs=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from writetime_operators import ArchiveBatchOperator, PlanReplayOperator, SparkJobOperator
 from writetime_settings import settings
 
@@ -19,7 +19,6 @@ nothing and is published by nobody twice; what was missing comes in.
 Its own hourly schedule does nothing: it is there because a backfill needs one. `plan` is retried while another batch is open.
 """
 
-OUTBOX = Asset("writetime_outbox", uri=f"writetime://{settings.pipeline}/outbox")
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 
 with DAG(
@@ -44,6 +43,6 @@ with DAG(
         retries=20,
         retry_delay=timedelta(seconds=15),
     )
-    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[OUTBOX])
+    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[settings.outbox])
     archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
     plan >> ingest >> archive

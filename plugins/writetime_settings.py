@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
+
 from writetime.config import AirflowConfig, load
 
 
@@ -16,7 +18,8 @@ class Settings:
     pipeline: str
     owner: str
     ingest_schedule: str | None
-    publish_fallback: str
+    publish_schedule: AssetOrTimeSchedule | list[Asset]
+    outbox: Asset
     start_date: datetime = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -25,12 +28,22 @@ def read_settings() -> Settings:
     path = os.environ.get("WRITETIME_CONFIG")
     config = load(path) if path else None
     airflow = config.airflow if config else AirflowConfig()
+    pipeline = config.pipeline if config else "unconfigured"
+    outbox = Asset("writetime_outbox", uri=f"writetime://{pipeline}/outbox")
     return Settings(
-        pipeline=config.pipeline if config else "unconfigured",
+        pipeline=pipeline,
         owner=airflow.owner,
         ingest_schedule=airflow.ingest_schedule,
-        publish_fallback=airflow.publish_fallback,
+        publish_schedule=publish_schedule(outbox, airflow.publish_fallback),
+        outbox=outbox,
     )
+
+
+def publish_schedule(outbox: Asset, fallback: str | None) -> AssetOrTimeSchedule | list[Asset]:
+    """On every seal; and by the clock besides, since Airflow may lose an asset's event."""
+    if fallback is None:
+        return [outbox]
+    return AssetOrTimeSchedule(timetable=CronTriggerTimetable(fallback, timezone="UTC"), assets=[outbox])
 
 
 settings = read_settings()

@@ -33,6 +33,8 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.ui.showConsoleProgress": "false",
+        # The job's own lines are what a person looks for in the task's log; Spark's are a thousand a second.
+        "spark.log.level": "WARN",
         **config.spark.conf,
     }
     builder = SparkSession.builder.appName(name)

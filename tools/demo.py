@@ -9,6 +9,7 @@ What it left behind (var/demo) is taken up by the next run, which ships nothing 
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -123,7 +124,7 @@ def ship(site: Site, recording: Recording, *, stage: bool = True) -> None:
         output, _ = shipper.communicate()
         if shipper.returncode != 0:
             raise ToolError(f"The shipper of node {node.address} failed:\n{output}")
-        say(f"  node {node.address}: {_last_line(output)}")
+        say(f"  node {node.address}: {_summary(output)}")
         left = list((site.nodes / node.address / "cdc_raw").glob("*.log"))
         if left:
             raise ToolError(f"The shipper of node {node.address} left {len(left)} segments behind:\n{output}")
@@ -136,15 +137,19 @@ def _shipper(config: Path) -> subprocess.Popen[str]:
     )
 
 
-def _last_line(output: str) -> str:
-    lines = output.strip().splitlines()
-    return lines[-1] if lines else ""
+def _summary(output: str) -> str:
+    """What the shipper says of its round, as a sentence; its log is JSON when nobody watches."""
+    rounds = [json.loads(line) for line in output.splitlines() if line.startswith("{") and '"event": "round"' in line]
+    if not rounds:
+        raise ToolError(f"A shipper has not said what it did:\n{output}")
+    told = rounds[-1]
+    return f"{told['uploaded']} segments uploaded, {told['failed']} failed, {told['waiting']} waiting"
 
 
 def run_pipeline(api: AirflowApi) -> None:
     """One run of cdc_ingest by the scheduler, and the run of cdc_publish that follows from it."""
     before = {run["dag_run_id"] for run in api.runs("cdc_publish")}
-    for dag in DAGS:
+    for dag in ("cdc_ingest", "cdc_publish"):
         api.pause(dag, paused=False)
     ingest = api.trigger("cdc_ingest")
     _expect_success(api, "cdc_ingest", ingest)

@@ -54,7 +54,7 @@ class Site:
         jobs = {
             "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
             "kafka": {"bootstrap.servers": bootstrap, "topic.prefix": "demo"},
-            "airflow": {"ingest_schedule": schedule},
+            "airflow": {"ingest_schedule": schedule, "publish_fallback": schedule and "*/5 * * * *"},
         }
         _write(self.config, common | jobs)
         for node in recording.nodes:

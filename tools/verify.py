@@ -263,7 +263,7 @@ def _as_event(row: dict[str, Any]) -> dict[str, Any]:
 
 def show(report: Report) -> None:
     """Print the report as tables, a few events and rows among them."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, width=max(140, Console().width))
     grid = Grid(title="What went in and what came out", title_justify="left")
     for heading in ("table", "updates in", "duplicate", "superseded", "applied", "not ours", "quarantined", "events", "rows"):
         grid.add_column(heading, justify="left" if heading == "table" else "right")

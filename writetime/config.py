@@ -59,7 +59,9 @@ class KafkaConfig(_Model):
     """Where change events go."""
 
     bootstrap_servers: str = Field(alias="bootstrap.servers", description="host:port, comma separated.")
-    topic_prefix: str = Field(alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"^[A-Za-z0-9._-]+$")
+    topic_prefix: str = Field(
+        alias="topic.prefix", description="Topics are <topic.prefix>.<keyspace>.<table>.", pattern=r"^[A-Za-z0-9._-]+$"
+    )
     publishers: int = Field(
         default=2, ge=1, le=64, description="Fixed number of transactional publishers; each owns its share of the keys."
     )
@@ -88,7 +90,9 @@ class AirflowConfig(_Model):
 
     owner: str = Field(default="writetime", description="Owner of the DAGs.")
     ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
-    publish_fallback: str = Field(default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch.")
+    publish_fallback: str | None = Field(
+        default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch; null: none."
+    )
 
 
 class NodeConfig(_Model):
