@@ -78,6 +78,14 @@ def test_a_range_splits_a_weaker_one_and_rejoins_when_overtaken() -> None:
     assert merge_updates(split, update(range_tombstones=(overtaken,)), ORDER).range_tombstones == (overtaken,)
 
 
+def test_ranges_that_touch_join_if_their_deletions_are_equal_from_either_side() -> None:
+    left = RangeTombstone(Bound((), True), Bound((i32(1),), False), DeletionTime(1, 1))
+    right = RangeTombstone(Bound((i32(1),), True), Bound((i32(1), i32(2)), True), DeletionTime(1, 1))
+    joined = (RangeTombstone(left.start, right.end, DeletionTime(1, 1)),)
+    assert merged([update(range_tombstones=(left,)), update(range_tombstones=(right,))]).range_tombstones == joined
+    assert merged([update(range_tombstones=(right,)), update(range_tombstones=(left,))]).range_tombstones == joined
+
+
 def test_the_static_row_fears_the_partition_deletion_only() -> None:
     static = Row(None, cells=(Cell("s", 1, i32(5)),))
     everything = RangeTombstone(Bound((), True), Bound((), True), DeletionTime(9, 1))

@@ -200,6 +200,7 @@ class _Folding:
         changed = [
             self._delete_partition(update, before),
             *(self._delete_range(tombstone, before) for tombstone in update.range_tombstones),
+            # Also what the partition deletion leaves of the one that is there.
             self._merge_static(update.static_row),
             *(self._merge_row(row, before) for row in update.rows),
         ]
@@ -237,7 +238,6 @@ class _Folding:
     def _delete_partition(self, update: PartitionUpdate, before: _Before) -> bool:
         if not self._deletions.delete_partition(update.deletion):
             return False
-        self._merge_static(Row(None))
         for identity in list(self._rows):
             self._settle(identity, before)
         return True
