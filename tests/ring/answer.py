@@ -20,6 +20,8 @@ from cassandra.metadata import ColumnMetadata, TableMetadata
 from cassandra.protocol import _ProtocolHandler
 from cassandra.query import SimpleStatement
 
+from tools.errors import ServiceError
+
 ATTEMPTS = 20
 Row = dict[str, dict[str, Any]]
 
@@ -48,7 +50,7 @@ def _within_a_second(query: Callable[[], Any]) -> tuple[int, Any]:
         result = query()
         if int(time.time()) == before:
             return before, result
-    raise RuntimeError(f"the ring needs more than a second to answer, {ATTEMPTS} times over; is the machine busy?")
+    raise ServiceError(f"the ring needs more than a second to answer, {ATTEMPTS} times over; is the machine busy?")
 
 
 def _row(columns: list[ColumnMetadata], others: list[ColumnMetadata], values: Iterable[Any]) -> Row:

@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=DEFAULT, help="folder of the recording")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the workload")
     parser.add_argument("--version", default=VERSIONS[0], help="version of Cassandra")
-    parser.add_argument("--keep", type=Path, help="keep the nodes' folders here, to look at")
+    parser.add_argument("--keep", type=Path, help="a new folder in which the nodes' folders are kept, to look at")
     options = parser.parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="writetime-ring-") as temporary:
