@@ -152,7 +152,9 @@ class Warehouse:
             plain = self._name(namespace, _life_name(table.name, table.id))
             life = self._life(plain)
         elif life not in (None, str(table.id)):
-            self.spark.sql(f"ALTER TABLE {plain} RENAME TO {self._name(namespace, _life_name(table.name, UUID(life)))}")
+            # The new name stands without its catalog: Spark would take that for a namespace.
+            aside = f"{_quoted(namespace)}.{_quoted(_life_name(table.name, UUID(life)))}"
+            self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
             life = None
         if life is None:
             self._create(plain, table, from_arrow_schema(shape), partitioning)

@@ -9,6 +9,7 @@ What it left behind (var/demo) is taken up by the next run, which ships nothing 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
@@ -69,14 +70,26 @@ def _main(folder: Path, fresh: bool, *, keep: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         _refuse_second()
-        if fresh:
-            shutil.rmtree(folder, ignore_errors=True)
+        _prepare(folder, fresh)
         good = _demo(Site(folder.resolve()), keep=keep)
     except ToolError as error:
         say(f"✗ {error}")
         raise typer.Exit(1) from error
     say(f"{'✓ the demo holds' if good else '✗ the demo does not hold'}: {time.monotonic() - begun:.0f} s in all")
     raise typer.Exit(0 if good else 1)
+
+
+def _prepare(folder: Path, fresh: bool) -> None:
+    """Keep what an earlier demo of the same recording left, unless told otherwise: another ring has nothing to do with this one's."""
+    stamp = folder / "recording.sha256"
+    now = hashlib.sha256((Recording.open().path / "recording.json").read_bytes()).hexdigest()
+    another = stamp.exists() and stamp.read_text(encoding="utf-8") != now
+    if another:
+        say("  the recording is another one than last time: starting anew")
+    if fresh or another:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(now, encoding="utf-8")
 
 
 def _refuse_second() -> None:
@@ -142,8 +155,8 @@ def _summary(output: str) -> str:
     rounds = [json.loads(line) for line in output.splitlines() if line.startswith("{") and '"event": "round"' in line]
     if not rounds:
         raise ToolError(f"A shipper has not said what it did:\n{output}")
-    told = rounds[-1]
-    return f"{told['uploaded']} segments uploaded, {told['failed']} failed, {told['waiting']} waiting"
+    told = {key.replace("_", " "): count for key, count in rounds[-1].items() if isinstance(count, int)}
+    return ", ".join(f"{count} {what}" for what, count in told.items())
 
 
 def run_pipeline(api: AirflowApi) -> None:
