@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
 from writetime_operators import PublishDueOperator, SparkJobOperator
 from writetime_settings import settings
 
@@ -19,6 +19,8 @@ Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that 
 | `publish` | Kafka cannot be reached or refuses; events wait in the changes tables, ingest goes on | mend Kafka; the next run catches up by itself |
 """
 
+SINCE = "{{ params.since }}"
+
 with DAG(
     "cdc_publish",
     description="Change events from the outbox to Kafka",
@@ -28,8 +30,16 @@ with DAG(
     max_active_runs=1,
     doc_md=RUNBOOK,
     tags=["writetime", settings.pipeline],
+    params={
+        "since": Param(
+            "last",
+            enum=["last", "beginning"],
+            title="Look at",
+            description="What was sealed since the last run, or everything (after a topic was lost). Kafka itself says what it lacks.",
+        )
+    },
     default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
 ):
-    due = PublishDueOperator(task_id="due")
-    publish = SparkJobOperator(task_id="publish", job="publish")
+    due = PublishDueOperator(task_id="due", since=SINCE)
+    publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE])
     due >> publish

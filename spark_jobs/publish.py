@@ -38,10 +38,15 @@ log = structlog.get_logger()
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Drain the outbox to Kafka.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
-    parser.add_argument("--recheck", action="store_true", help="ask Kafka about every batch, even those known to be published")
+    parser.add_argument(
+        "--since",
+        choices=("last", "beginning"),
+        default="last",
+        help="look at the batches sealed since publishing last drained the outbox, or at all; either way Kafka itself says what it lacks",
+    )
     options = parser.parse_args(arguments)
     try:
-        published = run(load(options.config), recheck=options.recheck)
+        published = run(load(options.config), everything=options.since == "beginning")
     except WritetimeError as error:
         log.error("publishing failed", **error.as_dict())
         print(f"publishing failed: {error}", file=sys.stderr)  # noqa: T201
@@ -50,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run(config: PipelineConfig, *, recheck: bool = False) -> Published:
+def run(config: PipelineConfig, *, everything: bool = False) -> Published:
     """Publish every event of the sealed batches that Kafka does not hold yet."""
     if config.kafka is None:
         raise ConfigError("`kafka` is missing", operation="publish", hint="Say in the pipeline's YAML where events go.")
@@ -60,7 +65,7 @@ def run(config: PipelineConfig, *, recheck: bool = False) -> Published:
         return Published(batch=0, events=0)
     spark = spark_session(config, f"writetime publish {config.pipeline}")
     try:
-        return Outbox(config, config.kafka, store, spark, sealed.number).drain(recheck=recheck)
+        return Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
     finally:
         spark.stop()
 
@@ -75,10 +80,10 @@ class Outbox:
         self.spark = spark
         self.upto = upto
 
-    def drain(self, *, recheck: bool) -> Published:
-        """Send what is not in Kafka yet. `recheck` forgets the hint of how far publishing is known to be."""
+    def drain(self, *, everything: bool) -> Published:
+        """Send what is not in Kafka yet. `everything` disregards the note of how far publishing is known to be."""
         cluster = self.config.cluster.name
-        hint = None if recheck else read_published(self.store, cluster)
+        hint = None if everything else read_published(self.store, cluster)
         records = self._records(hint.batch if hint else 0)
         sent = 0
         if records is not None:

@@ -225,7 +225,7 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
             "simple_auth_manager_passwords_file": str(_passwords_file(home)),
             "min_serialized_dag_update_interval": "5",
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}"},
+        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=60"},
         "api": {"host": ports.LOOPBACK, "port": str(port), "workers": "1", "base_url": url, "secret_key": secret["api_secret_key"]},
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
         "dag_processor": {

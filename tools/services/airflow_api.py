@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from tools.errors import ServiceError
 from tools.services.ports import LOOPBACK
@@ -47,8 +51,14 @@ class AirflowApi:
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **fields: Any) -> str:
         """Start a run of a DAG that is not paused; returns its run id. `fields` are further ones of the request."""
-        run = self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", {"logical_date": None, "conf": dict(conf or {}), **fields})
-        return str(run["dag_run_id"])
+        # A run id of our own makes the request repeatable: a second attempt finds what a first one may have made.
+        run_id = f"api__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}_{secrets.token_hex(4)}"
+        body = {"logical_date": None, "dag_run_id": run_id, "conf": dict(conf or {}), **fields}
+        try:
+            self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
+        except _Conflict:
+            self.run(dag_id, run_id)
+        return run_id
 
     def runs(self, dag_id: str, **filters: str | int) -> list[dict[str, Any]]:
         """Runs of a DAG, the youngest first; `filters` are query parameters."""
@@ -115,6 +125,11 @@ class AirflowApi:
         return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        # SQLite has one writer: under load Airflow now and then answers 500 to a request that finds its database locked.
+        attempts = Retrying(stop=stop_after_attempt(4), wait=wait_fixed(1), retry=retry_if_exception_type(_ServerTrouble), reraise=True)
+        return attempts(self._call_once, method, path, body)
+
+    def _call_once(self, method: str, path: str, body: Any) -> dict[str, Any]:
         if self._token is None:
             self._token = self._log_in()
         return self._send(method, path, body, {"Authorization": f"Bearer {self._token}"})
@@ -135,8 +150,20 @@ class AirflowApi:
         finally:
             connection.close()
         if response.status >= 400:
-            raise ServiceError(f"Airflow refuses {method} {path}: {response.status} {response.reason}: {text[:2000]}")
+            kind = _KINDS.get(response.status, ServiceError)
+            raise kind(f"Airflow refuses {method} {path}: {response.status} {response.reason}: {text[:2000]}")
         return dict(json.loads(text)) if text else {}
+
+
+class _Conflict(ServiceError):
+    pass
+
+
+class _ServerTrouble(ServiceError):
+    pass
+
+
+_KINDS: dict[int, type[ServiceError]] = {409: _Conflict, 500: _ServerTrouble, 503: _ServerTrouble}
 
 
 def _log_line(event: Any) -> str:
