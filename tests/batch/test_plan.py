@@ -195,6 +195,7 @@ def test_a_quarantined_segment_waits_until_a_person_clears_it(store: LocalStore)
     entry = ledger(store, 1)
     assert (entry.state, entry.batch) == ("archived", 2)
     assert [step["state"] for step in entry.history] == ["quarantined", "retry"]
+    assert (entry.sealed_at, entry.archived_as) == (NOW, ref(1).archived(NOW)), "a mended copy belongs to the hour of the segment"
 
 
 def test_a_replacement_that_came_after_reading_is_kept_for_the_next_batch(store: LocalStore) -> None:

@@ -225,7 +225,9 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
             "simple_auth_manager_passwords_file": str(_passwords_file(home)),
             "min_serialized_dag_update_interval": "5",
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=60"},
+        # SQLite has one writer. Two requests within the API server can wait for each other, the one for the lock, the other for the event
+        # loop that the first one blocks: the sooner one of them gives up, the better; every client asks again.
+        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=3"},
         "api": {"host": ports.LOOPBACK, "port": str(port), "workers": "1", "base_url": url, "secret_key": secret["api_secret_key"]},
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
         "dag_processor": {

@@ -125,7 +125,7 @@ class AirflowApi:
         return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        # SQLite has one writer: under load Airflow now and then answers 500 to a request that finds its database locked.
+        # With SQLite, Airflow now and then answers 500 to a request that finds the database locked.
         attempts = Retrying(stop=stop_after_attempt(4), wait=wait_fixed(1), retry=retry_if_exception_type(_ServerTrouble), reraise=True)
         return attempts(self._call_once, method, path, body)
 
@@ -146,7 +146,7 @@ class AirflowApi:
             response = connection.getresponse()
             text = response.read().decode("utf-8", errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            raise ServiceError(f"Airflow does not answer on {LOOPBACK}:{self._port} ({method} {path}): {error}") from error
+            raise _ServerTrouble(f"Airflow does not answer on {LOOPBACK}:{self._port} ({method} {path}): {error}") from error
         finally:
             connection.close()
         if response.status >= 400:

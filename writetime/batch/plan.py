@@ -59,8 +59,12 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     if past.sealed:
         # A batch that died between seal and archive left its segments in cdc/: finish that first, or they would come in again.
         archive(store, cluster, past.sealed.number)
-    held = _still_held(store, past.sealed)
-    segments = [SegmentInput.from_object(info) for info in _segments(store, names.incoming_prefix(cluster)) if info.name not in held]
+    held = _held(store, past.sealed)
+    segments = [
+        segment
+        for info in _segments(store, names.incoming_prefix(cluster))
+        if (segment := _released(info, held.get(info.name))) is not None
+    ]
     # Oldest first, so that a backlog is worked off in the order in which it was written.
     segments = sorted(segments, key=lambda s: (s.sealed_at, s.object))[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
@@ -127,14 +131,18 @@ def _create(
     return manifest
 
 
-def _still_held(store: Store, sealed: Sealed | None) -> set[str]:
-    """Of the segments the last seal held back, those that nobody has cleared since."""
-    return {name for name in (sealed.held if sealed else ()) if not _is_cleared(store, name)}
+def _held(store: Store, sealed: Sealed | None) -> dict[str, LedgerEntry]:
+    """Ledger entries of the segments that the last seal held back, by object."""
+    entries = ((name, LedgerEntry.read(store, names.SegmentRef.from_object(name).ledger)) for name in (sealed.held if sealed else ()))
+    return {name: entry for name, entry in entries if entry is not None}
 
 
-def _is_cleared(store: Store, name: str) -> bool:
-    entry = LedgerEntry.read(store, names.SegmentRef.from_object(name).ledger)
-    return entry is not None and entry.state == "retry"
+def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | None:
+    """The segment, unless it is held back and nobody has cleared it. A mended copy does not know when its node sealed it: the ledger does."""
+    segment = SegmentInput.from_object(info)
+    if entry is None:
+        return segment
+    return segment.model_copy(update={"sealed_at": entry.sealed_at}) if entry.state == "retry" else None
 
 
 def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:
