@@ -29,8 +29,8 @@ CASES: list[tuple[str, Any, pa.DataType, Any, Any]] = [
     ("ascii", "a", pa.string(), "a", "a"),
     ("blob", b"\0\xff", pa.binary(), b"\0\xff", "AP8="),
     ("boolean", True, pa.bool_(), True, True),
-    ("tinyint", -1, pa.int8(), -1, -1),
-    ("smallint", -1, pa.int16(), -1, -1),
+    ("tinyint", -1, pa.int32(), -1, -1),
+    ("smallint", -1, pa.int32(), -1, -1),
     ("int", -1, pa.int32(), -1, -1),
     ("bigint", 2**63 - 1, pa.int64(), 2**63 - 1, 2**63 - 1),
     ("counter", 5, pa.int64(), 5, 5),
@@ -111,6 +111,14 @@ def test_timestamps_beyond_what_arrow_holds_are_refused_not_bent() -> None:
     for beyond in (limit + 1, -limit - 1, 2**63 - 1, -(2**63)):
         with pytest.raises(DecodeError):
             to_arrow_value(NATIVE["timestamp"], beyond)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("duration", Duration(2**31, 0, 0)), ("duration", Duration(0, -(2**31) - 1, 0)), ("map<int, int>", [(None, 1)])]
+)
+def test_what_arrow_cannot_hold_is_refused(text: str, value: Any) -> None:
+    with pytest.raises(DecodeError):
+        to_arrow_value(parse_type(text, "k", {}), value)
 
 
 def test_an_unknown_user_type_has_no_arrow_type() -> None:

@@ -2,6 +2,7 @@
 
 One visible table says which Arrow type a CQL type becomes; values are those of `writetime.cql.types`.
 
+    tinyint, smallint   int32              Iceberg has no smaller integers
     timestamp       timestamp[us, UTC]     Iceberg has microseconds; CQL's milliseconds fit up to the year 294246
     date            date32
     time            int64                  nanoseconds since midnight; Iceberg's time has microseconds only
@@ -37,8 +38,8 @@ ARROW: Final[dict[str, str]] = {
     "varchar": "string",
     "blob": "binary",
     "boolean": "bool",
-    "tinyint": "int8",
-    "smallint": "int16",
+    "tinyint": "int32",
+    "smallint": "int32",
     "int": "int32",
     "bigint": "int64",
     "counter": "int64",
@@ -92,13 +93,16 @@ def _native_arrow_type(name: str) -> pa.DataType:
 def to_arrow_value(kind: CqlType, value: Any) -> Any:
     """The value as pyarrow takes it for `arrow_type(kind)`: timestamps as int µs, dates as int days, maps as pairs, structs as dicts.
 
-    Raises DecodeError for a timestamp beyond what 64 bits of microseconds hold.
+    Raises DecodeError for what Arrow cannot hold: a timestamp beyond 64 bits of microseconds, a duration beyond its fields, a map with an
+    empty key (an int of no bytes, say). Whatever is returned, pyarrow takes.
     """
     if value is None:
         return None
     if isinstance(kind, NativeType):
         convert = _TO_ARROW.get(kind.name)
         return value if convert is None else convert(value)
+    if isinstance(kind, CollectionType) and kind.kind == "map" and any(key is None for key, _ in value):
+        raise DecodeError(f"an empty key in a {kind}", operation="convert a value to Arrow")
     return _inside(kind, value, to_arrow_value)
 
 
@@ -156,6 +160,12 @@ def _duration(value: Any) -> dict[str, int]:
     return dict(zip(DURATION_FIELDS, value, strict=True))
 
 
+def _arrow_duration(value: Any) -> dict[str, int]:
+    if any(not -(2**31) <= part < 2**31 for part in (value.months, value.days)):
+        raise DecodeError(f"a duration of {value.months} months and {value.days} days", operation="convert a value to Arrow")
+    return _duration(value)
+
+
 def _real(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
@@ -207,7 +217,7 @@ _TO_ARROW: Final[dict[str, Callable[[Any], Any]]] = {
     "decimal": str,
     "uuid": _uuid,
     "timeuuid": _uuid,
-    "duration": _duration,
+    "duration": _arrow_duration,
 }
 _TO_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "blob": _base64,
