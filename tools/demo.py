@@ -123,6 +123,7 @@ def _demo(site: Site, *, keep: bool) -> bool:
             airflow.stop()
             kafka.stop()
     if keep and done:
+        airflow.api.pause("cdc_replay", paused=False)
         say(f"Airflow: {airflow.url}  user admin, password {airflow.password}")
         say(f"Kafka: {kafka.bootstrap}   bucket: {site.bucket}   stop with: make down")
     return done

@@ -138,7 +138,7 @@ def _held(store: Store, sealed: Sealed | None) -> dict[str, LedgerEntry]:
 
 
 def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | None:
-    """The segment, unless it is held back and nobody has cleared it. A mended copy does not know when its node sealed it: the ledger does."""
+    """The segment, unless it is held back and not cleared. A mended copy does not know when its node sealed it: the ledger does."""
     segment = SegmentInput.from_object(info)
     if entry is None:
         return segment
