@@ -20,13 +20,18 @@ from tests.ring.recording import NodeInfo, Recording
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The folders of a demo."""
+    """The folders of a demo; `elsewhere` is the URL of a bucket that is no folder of it."""
 
     folder: Path
+    elsewhere: str | None = None
 
     @property
     def bucket(self) -> Path:
         return self.folder / "bucket"
+
+    @property
+    def bucket_url(self) -> str:
+        return self.elsewhere or str(self.bucket)
 
     @property
     def config(self) -> Path:
@@ -49,7 +54,8 @@ class Site:
         common: dict[str, Any] = {
             "pipeline": "demo",
             "cluster": {"name": recording.cluster_name, "datacenters": sorted({node.datacenter for node in recording.nodes})},
-            "bucket": str(self.bucket),
+            "bucket": self.bucket_url,
+            "state": str(self.folder / "state") if self.elsewhere else str(self.bucket),
         }
         jobs = {
             "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},

@@ -63,7 +63,7 @@ class Report:
 
 def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
     """Compare tables, events and accounts with the recording."""
-    store = open_store(str(site.bucket))
+    store = open_store(site.bucket_url)
     report = Report()
     batches = list(_sealed(store, recording.cluster_name))
     _check_accounts(report, store, recording, batches)
@@ -73,7 +73,7 @@ def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
         name = f"{keyspace}.{table}"
         report.rows[name] = len(rows)
         report.row_samples[name] = rows[:_SHOWN]
-        report.problems += _differences(name, _expected(recording, keyspace, table), [_actual(row) for row in rows])
+        report.problems += differences(name, expected_rows(recording, keyspace, table), [as_recorded(row) for row in rows])
         events = list(consume(bootstrap, f"{TOPIC_PREFIX}.{name}"))
         report.events_by_table[name] = len(events)
         report.event_samples += events[-1:]
@@ -145,7 +145,7 @@ def _captured_updates(buffer: bytes, schema: Schema, captured: set[str]) -> int:
 # --- tables ----------------------------------------------------------------------------------------------------------------------
 
 
-def _expected(recording: Recording, keyspace: str, table: str) -> list[dict[str, Any]]:
+def expected_rows(recording: Recording, keyspace: str, table: str) -> list[dict[str, Any]]:
     """The ring's rows: values, writetimes (of a collection the latest), expiries (of a collection the earliest)."""
     read_at = recording.read_at(keyspace, table)
     return [
@@ -162,7 +162,7 @@ def _of_elements(value: Any, pick: Any) -> int:
     return int(pick(item for item in value if item is not None) if isinstance(value, list) else value)
 
 
-def _actual(row: dict[str, Any]) -> dict[str, Any]:
+def as_recorded(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the warehouse in the recording's conventions."""
     return {
         "values": {name: _plain(value) for name, value in row.items() if name not in FACTS},
@@ -184,7 +184,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _differences(name: str, expected: list[dict[str, Any]], actual: list[dict[str, Any]]) -> list[str]:
+def differences(name: str, expected: list[dict[str, Any]], actual: list[dict[str, Any]]) -> list[str]:
     """Rows that only one side has, as text; equality is to the last digit, for both sides are compared as JSON."""
     theirs = Counter(json.dumps(row, sort_keys=True) for row in expected)
     ours = Counter(json.dumps(row, sort_keys=True) for row in actual)
@@ -280,7 +280,7 @@ def show(report: Report) -> None:
         console.print(f"event {json.dumps(event, ensure_ascii=False)[:400]} …", markup=False)
     for name, rows in report.row_samples.items():
         for row in rows[:1]:
-            console.print(f"row of {name}: {json.dumps(_actual(row)['values'], ensure_ascii=False)[:300]} …", markup=False)
+            console.print(f"row of {name}: {json.dumps(as_recorded(row)['values'], ensure_ascii=False)[:300]} …", markup=False)
     if report.good:
         console.print("Tables and events equal the ring's answer, cell for cell, writetimes and expiries included.")
     for problem in report.problems[:20]:

@@ -33,9 +33,9 @@ class Pipeline:
     config: PipelineConfig
 
     @classmethod
-    def create(cls, folder: Path, recording: Recording | None = None) -> Pipeline:
-        recording = recording or Recording.open()
-        site = Site(folder)
+    def create(cls, folder: Path, bucket: str | None = None) -> Pipeline:
+        recording = Recording.open()
+        site = Site(folder, bucket)
         site.write_configs(recording, bootstrap="127.0.0.1:1", schedule=None)
         jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
         assert jars, "the jars are not there: make setup"

@@ -24,9 +24,9 @@ UNKNOWN = Table("nobody", "knows", UUID("6cbda380-e583-11f1-817f-f173fd8e050e"),
 def expect_the_rings_answer(pipeline: Pipeline) -> None:
     """Every captured table equals what the ring answered."""
     for keyspace, table in pipeline.recording.cdc_tables:
-        expected = verify._expected(pipeline.recording, keyspace, table)
-        actual = [verify._actual(row) for row in pipeline.rows(keyspace, table)]
-        assert verify._differences(f"{keyspace}.{table}", expected, actual) == []
+        expected = verify.expected_rows(pipeline.recording, keyspace, table)
+        actual = [verify.as_recorded(row) for row in pipeline.rows(keyspace, table)]
+        assert verify.differences(f"{keyspace}.{table}", expected, actual) == []
 
 
 def captured(pipeline: Pipeline, sealed: Sealed) -> Accounting:
