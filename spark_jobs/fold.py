@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -20,11 +20,12 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_jobs.frames import Batches, chunked
+from spark_jobs.rows import RowShape
 from spark_jobs.state import Known, Record, Shard, records
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import DecodeError
 from writetime.join.event import TableView
-from writetime.join.partition import RowChange, SourcedUpdate, fold
+from writetime.join.partition import FoldResult, PartitionState, RowChange, SourcedUpdate, fold
 from writetime.model import PartitionUpdate
 from writetime.schema.model import Schema
 
@@ -67,6 +68,23 @@ class Source:
     position: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """One mutation's part in a partition: the copies that replicas hold of it, and its updates."""
+
+    copies: list[dict[str, Any]]
+    updates: list[SourcedUpdate]
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """What a partition's frames come to."""
+
+    result: FoldResult
+    records: list[Record]
+    events: list[dict[str, Any]]
+
+
 def folder(plan: FoldPlan) -> Callable[[Batches], Batches]:
     """ROUTED -> FOLDED."""
 
@@ -86,6 +104,7 @@ class _ShardFold:
         self.table = plan.schema.tables[UUID(bytes=table_id)]
         self.bucket = bucket
         self.view = TableView(self.table, plan.schema.types)
+        self.shape = RowShape.of(self.table, plan.schema)
         uri, version = plan.shards[table_id, bucket]
         self.shard = Shard(uri, version)
         self.counts: Counter[str] = Counter()
@@ -100,23 +119,56 @@ class _ShardFold:
         yield self._out("account", json.dumps(dict(self.counts)).encode())
 
     def _fold_key(self, key: bytes, rows: list[dict[str, Any]], known: Known) -> Iterator[dict[str, Any]]:
-        updates: list[SourcedUpdate] = []
+        frames: list[_Frame] = []
         for _, copies in groupby(rows, key=lambda row: row["digest"]):
             same = list(copies)
             try:
-                decoded = self._decode(same[0])
+                frames.append(self._frame(same))
             except DecodeError as error:
                 yield from self._quarantined(same, error)
-                continue
-            self.counts["duplicate"] += sum(row["updates"] for row in same[1:])
-            source = self._source(same)
-            updates += [SourcedUpdate(update, source) for update in decoded]
-        result = fold(known.state, updates, order=self.view.order, now=self.plan.now, since=known.folded_at)
-        for outcome in result.outcomes:
+        try:
+            folded = self._fold(key, frames, known)
+        except DecodeError:
+            frames, refused = self._tried_alone(key, frames)
+            for frame, reason in refused:
+                yield from self._quarantined(frame.copies, reason)
+            try:
+                folded = self._fold(key, frames, known)
+            except DecodeError as error:
+                # Each is good alone: what is known of the partition does not go with them.
+                for frame in frames:
+                    yield from self._quarantined(frame.copies, error)
+                return
+        for frame in frames:
+            self.counts["duplicate"] += sum(row["updates"] for row in frame.copies[1:])
+        for outcome in folded.result.outcomes:
             self.counts["applied" if outcome.applied else "superseded"] += 1
-        for record in records(result, key, self.table, self.plan.schema, self.plan.now):
+        for record in folded.records:
             yield self._out("record", pickle.dumps(record))
-        yield from self._events(key, result.changes)
+        yield from self._numbered(folded)
+
+    def _tried_alone(self, key: bytes, frames: list[_Frame]) -> tuple[list[_Frame], list[tuple[_Frame, DecodeError]]]:
+        """The frames that can be folded into nothing, and the others with the reason."""
+        good: list[_Frame] = []
+        refused: list[tuple[_Frame, DecodeError]] = []
+        for frame in frames:
+            try:
+                self._fold(key, [frame], Known(PartitionState(), None))
+                good.append(frame)
+            except DecodeError as error:
+                refused.append((frame, error))
+        return good, refused
+
+    def _fold(self, key: bytes, frames: list[_Frame], known: Known) -> _Folded:
+        """DecodeError if a value cannot be ordered, shown or stored; nothing has been counted or given out then."""
+        updates = [update for frame in frames for update in frame.updates]
+        result = fold(known.state, updates, order=self.view.order, now=self.plan.now, since=known.folded_at)
+        kept = list(records(result, key, self.table, self.plan.schema, self.plan.now))
+        return _Folded(result, kept, [self._event(key, change) for change in result.changes])
+
+    def _frame(self, copies: list[dict[str, Any]]) -> _Frame:
+        source = self._source(copies)
+        return _Frame(copies, [SourcedUpdate(update, source) for update in self._decode(copies[0])])
 
     def _decode(self, row: dict[str, Any]) -> list[PartitionUpdate]:
         mutation = decode_mutation(row["body"], self.plan.schema, version=self.plan.versions[row["segment"]])
@@ -134,22 +186,26 @@ class _ShardFold:
             place = {"segment": row["segment"], "position": row["position"], "body": row["body"], "detail": json.dumps(detail)}
             yield self._out("quarantined", pickle.dumps(place))
 
-    def _events(self, key: bytes, changes: Sequence[RowChange]) -> Iterator[dict[str, Any]]:
+    def _event(self, key: bytes, change: RowChange) -> dict[str, Any]:
+        event = self.view.event(key, change)
+        # An expiry was written by nobody: it has no place in any log.
+        source = change.source if isinstance(change.source, Source) else Source((), None, None)
+        return {
+            **event,
+            **{part: self.shape.values(event[part]) for part in ("key", "before", "after")},
+            "now": self.plan.now,
+            "nodes": list(source.hosts),
+            "replicas_expected": self.plan.expected[self.table.id.bytes],
+            "file": source.file,
+            "pos": source.position,
+        }
+
+    def _numbered(self, folded: _Folded) -> Iterator[dict[str, Any]]:
+        changes = folded.result.changes
         last = {change.clustering: index for index, change in enumerate(changes)}
-        for index, change in enumerate(changes):
-            event = self.view.event(key, change)
-            # An expiry was written by nobody: it has no place in any log.
-            source = change.source if isinstance(change.source, Source) else Source((), None, None)
-            facts = {
-                **event,
-                "now": self.plan.now,
-                "nodes": list(source.hosts),
-                "replicas_expected": self.plan.expected[self.table.id.bytes],
-                "file": source.file,
-                "pos": source.position,
-            }
+        for index, (change, event) in enumerate(zip(changes, folded.events, strict=True)):
             self.counts["events"] += 1
-            row = self._out("event", pickle.dumps(facts))
+            row = self._out("event", pickle.dumps(event))
             yield {**row, "seq": self.sequence, "last": last[change.clustering] == index}
             self.sequence += 1
 

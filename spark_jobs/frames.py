@@ -1,7 +1,8 @@
 """From segments to the frames a batch needs: scan in parallel, route by (table, key bucket). Functions for `mapInArrow`.
 
 Strategy: a row of the input names one pinned segment; the worker opens and scans it and gives its frames as raw bytes, nothing
-decoded. `route` then says for each frame whose it is: it peeks at the first bytes and only parses mutations of several updates.
+decoded. `route` then says for each frame whose it is, from what `scan` has peeked; it only parses mutations of several updates and of the
+schema.
 A damaged range becomes a row of kind `problem` with its bytes; nothing is dropped. Knows no driver state but what it is given.
 """
 
@@ -11,7 +12,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +21,9 @@ import pyarrow as pa
 from writetime.batch.documents import SegmentInput
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import peek, scan
-from writetime.errors import DecodeError, ObjectNotFound, SegmentError, UnknownTable
+from writetime.errors import DecodeError, MalformedMutation, ObjectNotFound, SchemaError, SegmentError, UnknownTable
 from writetime.schema.model import Schema
+from writetime.schema.system import SCHEMA_TABLES
 from writetime.store import open_store
 
 Batches = Iterable[pa.RecordBatch]
@@ -93,7 +95,11 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[di
     updates = 0
     for frame in found.frames:
         body = buffer[frame.body_offset : frame.body_offset + frame.body_length]
-        count, table_id, key = peek(body)
+        try:
+            count, table_id, key = _peek(body)
+        except DecodeError as error:
+            yield _problem(segment, type(error).__name__, frame.position, body, str(error))
+            continue
         updates += count
         yield {
             "segment": segment,
@@ -110,6 +116,13 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[di
         lost = buffer[problem.position : problem.position + problem.size]
         yield _problem(segment, problem.kind, problem.position, lost, str(problem.error))
     yield _done(segment, len(found.frames), updates)
+
+
+def _peek(body: bytes) -> tuple[int, UUID, bytes]:
+    count, table_id, key = peek(body)
+    if not 0 < count <= len(body):
+        raise MalformedMutation(f"a mutation of {count} partition updates", operation="peek into a mutation", position=0)
+    return count, table_id, key
 
 
 def _problem(segment: int, kind: str, position: int, body: bytes, message: str) -> dict[str, Any]:
@@ -136,12 +149,13 @@ def _row(segment: int, kind: str, position: int, body: bytes | None, detail: str
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What routing needs: the schema in force, the tables that are captured with their number of key buckets, and the commit log
-    version of each segment of the manifest."""
+    """What routing needs: the schema in force, the tables that are captured with their number of key buckets, the commit log
+    version of each segment of the manifest, and the tables that ought to be captured but cannot be, with the reason."""
 
     schema: Schema
     buckets: dict[UUID, int]
     versions: list[int]
+    refused: dict[UUID, str] = field(default_factory=dict)
 
     def name(self, table_id: UUID) -> str:
         table = self.schema.tables.get(table_id)
@@ -167,13 +181,17 @@ def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
     """One row per table that the frame updates: captured, not ours, or not decodable."""
     try:
         tables = _tables_of(frame, routes)
-    except DecodeError as error:
+    except (DecodeError, SchemaError) as error:
         first = UUID(bytes=frame["table_id"])
         unknown = UUID(error.table_id) if isinstance(error, UnknownTable) else first
         detail = json.dumps({"kind": type(error).__name__, "message": str(error), "table_id": str(unknown)})
         yield _routed(frame, "quarantined", routes.name(first), first, frame["updates"], None, detail)
         return
     for table_id, updates in tables.items():
+        if table_id in routes.refused:
+            detail = json.dumps({"kind": "SchemaError", "message": routes.refused[table_id], "table_id": str(table_id)})
+            yield _routed(frame, "quarantined", routes.name(table_id), table_id, updates, None, detail)
+            continue
         buckets = routes.buckets.get(table_id)
         kind = "not_ours" if buckets is None else "update"
         bucket = None if buckets is None else key_bucket(frame["key"], buckets)
@@ -181,9 +199,11 @@ def route(frame: dict[str, Any], routes: Routes) -> Iterator[dict[str, Any]]:
 
 
 def _tables_of(frame: dict[str, Any], routes: Routes) -> dict[UUID, int]:
-    """Table ids of the frame's updates, with how many each has. Only a mutation of several updates has to be parsed for it."""
+    """Table ids of the frame's updates, with how many each has. Only a mutation of several updates has to be parsed for it.
+
+    One of the schema is parsed too: if nothing could be learnt from it, that has to show."""
     first = UUID(bytes=frame["table_id"])
-    if frame["updates"] == 1:
+    if frame["updates"] == 1 and first not in SCHEMA_TABLES:
         if first not in routes.schema.tables:
             raise UnknownTable("no schema is known for this table id", operation="route a frame", obj=str(first), table_id=str(first))
         return {first: 1}

@@ -32,6 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.fold import FOLDED, FoldPlan, folder, unpacked_records
 from spark_jobs.frames import FRAMES, ROUTED, SEGMENTS, Routes, router, scanner, segment_rows
+from spark_jobs.rows import why_not
 from spark_jobs.session import spark_session
 from spark_jobs.state import upsert
 from spark_jobs.warehouse import Warehouse
@@ -40,7 +41,7 @@ from writetime.batch.documents import Accounting, Manifest, Problem, Sealed, Seg
 from writetime.batch.plan import read_manifest, read_sealed
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
-from writetime.errors import AccountingMismatch, BatchError, PreconditionFailed, WritetimeError
+from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
@@ -92,6 +93,7 @@ def report(sealed: Sealed) -> str:
             f"  {account.table}: in {account.updates_in} = applied {account.applied} + duplicate {account.duplicate} + superseded "
             f"{account.superseded} + not ours {account.not_ours} + quarantined {account.quarantined}; events {account.events}"
         )
+    lines += [f"  refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
     for outcome in sealed.segments:
         lines += [f"  quarantined {outcome.object} at {p.position}: {p.message}" for p in outcome.problems]
     return "\n".join(lines)
@@ -99,7 +101,8 @@ def report(sealed: Sealed) -> str:
 
 @dataclass
 class Batch:
-    """One run of one batch. `outcomes` and `accounts` fill up as the stages go by."""
+    """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
+    rows cannot be shown, with the reason."""
 
     config: PipelineConfig
     store: Store
@@ -108,13 +111,15 @@ class Batch:
     base: Sealed | None
     outcomes: dict[int, SegmentOutcome] = field(default_factory=dict)
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    refused: dict[UUID, str] = field(default_factory=dict)
+    snapshots_refused: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> Sealed:
         frames = self._scan().persist()
         schema, captured = self._learn(frames)
         routed = self._route(frames, schema, captured).persist()
         folded = self._fold(routed, schema, captured).persist()
-        self._account(routed, folded)
+        self._account(frames, routed, folded)
         self._note_problems(frames, routed, folded)
         events = self._ordered_events(folded, captured)
         self._commit_changes(events, schema, captured)
@@ -135,19 +140,36 @@ class Batch:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
         learner = self._known_schema()
         for name in self.manifest.schema_snapshots:
-            for mutation in parse_snapshot(self.store.read(name).decode()):
-                learner.apply(mutation)
+            self._apply_snapshot(learner, name)
         ids = [bytearray(table_id.bytes) for table_id in SCHEMA_TABLES]
-        ddl = frames.filter((F.col("kind") == "frame") & F.col("table_id").isin(*ids))
-        bodies = {bytes(row.body) for row in ddl.select("body").toLocalIterator()}
+        ddl = frames.filter((F.col("kind") == "frame") & F.col("table_id").isin(*ids)).select("segment", "body")
+        versions = self._segment_versions()
         cassandras_own = Schema(tables=TABLES)
-        for body in sorted(bodies):
-            learner.apply(decode_mutation(body, cassandras_own))
+        for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl.toLocalIterator()}):
+            try:
+                learner.apply(decode_mutation(body, cassandras_own, version=version))
+            except DecodeError as error:
+                # Routing meets the same frame with the same error and quarantines it.
+                log.warning("schema change not understood", batch=self.manifest.number, **error.as_dict())
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         self.store.put(name, learner.to_json().encode())
         schema = learner.schema()
-        captured = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
+        wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
+        self.refused = {table.id: reason for table in wanted if (reason := why_not(table, schema))}
+        captured = [table for table in wanted if table.id not in self.refused]
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
+
+    def _apply_snapshot(self, learner: SchemaLearner, name: str) -> None:
+        try:
+            for mutation in parse_snapshot(self.store.read(name)):
+                learner.apply(mutation)
+        except SchemaError as error:
+            # It stays where it is, and the seal tells of it: no other table waits for it.
+            log.error("schema snapshot refused", batch=self.manifest.number, snapshot=name, reason=str(error))
+            self.snapshots_refused[name] = str(error)
+
+    def _segment_versions(self) -> list[int]:
+        return [segment.ref.segment.version for segment in self.manifest.segments]
 
     def _known_schema(self) -> SchemaLearner:
         if self.base is None:
@@ -162,7 +184,7 @@ class Batch:
 
     def _route(self, frames: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
-        routes = Routes(schema, buckets, [segment.ref.segment.version for segment in self.manifest.segments])
+        routes = Routes(schema, buckets, self._segment_versions(), self.refused)
         return frames.filter("kind = 'frame'").mapInArrow(router(routes), schema=from_arrow_schema(ROUTED))
 
     def _shard_versions(self, table: Table) -> ShardVersions:
@@ -177,7 +199,7 @@ class Batch:
             schema=schema,
             now=self.manifest.now,
             files=[segment.ref.segment.filename for segment in segments],
-            versions=[segment.ref.segment.version for segment in segments],
+            versions=self._segment_versions(),
             hosts=[segment.ref.node.host_id for segment in segments],
             shards={key: place for table in captured for key, place in self._shards(table).items()},
             expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
@@ -201,14 +223,15 @@ class Batch:
         """How many nodes of the shipping datacenters ought to hold each row (design: only those count)."""
         keyspace = schema.keyspaces.get(table.keyspace)
         replication = keyspace.replication if keyspace else {}
-        if "replication_factor" in replication:
-            return int(replication["replication_factor"])
-        return sum(int(replication.get(dc, 0)) for dc in self.config.cluster.datacenters)
+        asked = ["replication_factor"] if "replication_factor" in replication else self.config.cluster.datacenters
+        # "3/1" is three replicas, one of them transient.
+        return sum(int(replication.get(name, "0").split("/")[0]) for name in asked)
 
     # --- what became of everything ---------------------------------------------------------------------------------------
 
-    def _account(self, routed: DataFrame, folded: DataFrame) -> None:
+    def _account(self, frames: DataFrame, routed: DataFrame, folded: DataFrame) -> None:
         """Count every partition update once; AccountingMismatch if one went missing between scan and fold."""
+        scanned = frames.filter("kind = 'frame'").agg(F.sum("updates").alias("n")).collect()[0].n or 0
         sums = routed.groupBy("kind", "table").agg(F.sum("updates").alias("n")).collect()
         for row in sums:
             account = self.accounts[row.table]
@@ -218,14 +241,17 @@ class Batch:
         for row in folded.filter("kind = 'account'").select("table", "payload").collect():
             for name, count in json.loads(bytes(row.payload)).items():
                 self.accounts[row.table][name] += count
-        for total_of_table in self._accounting():
-            if not total_of_table.balanced:
-                raise AccountingMismatch(
-                    f"{total_of_table.table}: {total_of_table.model_dump()}",
-                    operation="account for a batch",
-                    obj=str(self.manifest.number),
-                    hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
-                )
+        accounting = self._accounting()
+        wrong = [f"{account.table}: {account.model_dump()}" for account in accounting if not account.balanced]
+        if (came_in := total(accounting).updates_in) != scanned:
+            wrong.append(f"{scanned} were scanned, {came_in} were routed")
+        if wrong:
+            raise AccountingMismatch(
+                "; ".join(wrong),
+                operation="account for a batch",
+                obj=str(self.manifest.number),
+                hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
+            )
 
     def _accounting(self) -> list[Accounting]:
         return [Accounting(table=name, **counts) for name, counts in sorted(self.accounts.items())]
@@ -237,7 +263,7 @@ class Batch:
         for number, position, body, detail in self._bad_ranges(frames, routed, folded):
             problems[number].append(self._keep(number, position, body, json.loads(detail)))
         for index, segment in enumerate(self.manifest.segments):
-            found = sorted(problems[index], key=lambda p: p.position)
+            found = sorted(problems[index], key=lambda p: (p.position, p.size, p.kind, p.message))
             self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, **counts[index])
 
     def _bad_ranges(self, frames: DataFrame, routed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
@@ -326,6 +352,7 @@ class Batch:
             state=state,
             held=sorted([*still_held, *failed]),
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
+            snapshots_refused=self.snapshots_refused,
             events=sum(account.events for account in accounting),
         )
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "sealed")

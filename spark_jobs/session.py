@@ -28,6 +28,10 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
         f"{prefix}.uri": catalog.uri,
         f"{prefix}.warehouse": catalog.warehouse,
         f"{prefix}.jdbc.schema-version": "V1",
+        # A table made anew under an old name must not lie among the files of the one that was moved aside.
+        f"{prefix}.unique-table-location": "true",
+        # CQL tells "Name" from name.
+        "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
         "spark.sql.adaptive.enabled": "false",

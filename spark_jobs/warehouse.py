@@ -1,31 +1,29 @@
 """Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>`; made, evolved and written here only.
 
-Strategy: table shapes follow from the CQL schema by one mapping (writetime.cql.arrow). Every write carries its batch number and is
-idempotent: changes overwrite what the batch wrote before, current rows are merged to what the batch ended with. A column that the
-ring dropped stays, so that history stays readable. Knows Spark SQL; does not know where rows come from.
+Strategy: table shapes follow from the CQL schema (spark_jobs.rows) and only grow: a column that the ring dropped stays, so that history
+stays readable, and rows are written in the shape that the table has by then. Every write carries its batch number and is idempotent:
+changes overwrite what the batch wrote before, current rows are merged to what the batch ended with. Knows Spark SQL; does not know where
+rows come from.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.frames import Batches
-from writetime.cql.arrow import arrow_type, to_arrow_value
-from writetime.cql.types import CqlType, parse_type
-from writetime.schema.model import Column, Schema, Table
+from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
+from writetime.errors import BatchError
+from writetime.schema.model import Schema, Table
 
-WRITETIME = "_writetime"
-EXPIRES_AT = "_expires_at"
 _FACTS = [(WRITETIME, pa.map_(pa.string(), pa.int64())), (EXPIRES_AT, pa.map_(pa.string(), pa.int64()))]
 _BATCH_PROPERTY = "writetime.batch"
 _ID_PROPERTY = "writetime.table-id"
@@ -37,35 +35,9 @@ _PROPERTIES = {
     "commit.retry.num-retries": "20",
 }
 _CHUNK = 1000
-
-
-@dataclass(frozen=True)
-class RowShape:
-    """A table's columns by name, keys first, then static, then regular ones, with their CQL types."""
-
-    table: Table
-    keys: dict[str, CqlType]
-    columns: dict[str, CqlType]
-
-    @classmethod
-    def of(cls, table: Table, schema: Schema) -> RowShape:
-        def types(*columns: Column) -> dict[str, CqlType]:
-            return {c.name: parse_type(c.type, table.keyspace, schema.types) for c in columns}
-
-        keys = types(*table.partition_key, *table.clustering)
-        return cls(table, keys, keys | types(*table.static_columns, *table.regular_columns))
-
-    @property
-    def key_type(self) -> pa.StructType:
-        return pa.struct([(name, arrow_type(kind)) for name, kind in self.keys.items()])
-
-    @property
-    def row_type(self) -> pa.StructType:
-        return pa.struct([(name, arrow_type(kind)) for name, kind in self.columns.items()])
-
-    def values(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The row's Python values as Arrow takes them."""
-        return None if row is None else {name: to_arrow_value(self.columns[name], value) for name, value in row.items()}
+_FIRST_MICROS = -62_135_596_800_000_000
+_LAST_MICROS = 253_402_300_799_999_999
+"""The years 1 to 9999: what all readers of a timestamp understand."""
 
 
 def current_schema(shape: RowShape) -> pa.Schema:
@@ -112,12 +84,11 @@ class Warehouse:
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
-        columns = changes_schema(RowShape.of(table, schema))
-        name = self._ready(_changes_namespace(table), table, columns, "days(changed_at)")
-        typed = events.mapInArrow(_event_rows(table, schema, columns, batch), schema=from_arrow_schema(columns))
-        typed = typed.sortWithinPartitions("ordinal")
-        mine = (F.col("batch") == batch) & (F.col("table_id") == str(table.id))
-        typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch)).overwrite(mine)
+        name = self._ready(_changes_namespace(table), table, changes_schema(RowShape.of(table, schema)), "days(changed_at)")
+        stored = self.spark.table(name).schema
+        typed = events.mapInArrow(_event_rows(to_arrow_schema(stored), batch, str(table.id)), schema=stored)
+        writer = typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch))
+        writer.overwrite(F.col("batch") == batch)
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
@@ -126,8 +97,9 @@ class Warehouse:
         name = self._ready(table.keyspace, table, columns, None)
         if self._has_batch(name, batch):
             return
-        with_op = columns.append(pa.field("_op", pa.string()))
-        source = events.filter("last").mapInArrow(_current_rows(table, schema, with_op), schema=from_arrow_schema(with_op))
+        stored = self.spark.table(name).schema
+        rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
+        source = events.filter("last").mapInArrow(_current_rows(to_arrow_schema(rows)), schema=rows)
         view = f"merge_source_{table.id.hex}"
         source.createOrReplaceTempView(view)
         self.spark.conf.set(f"spark.sql.iceberg.snapshot-property.{_BATCH_PROPERTY}", str(batch))
@@ -166,8 +138,15 @@ class Warehouse:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
         if not self.spark.catalog.tableExists(name):
             return None
-        properties = self.spark.sql(f"SHOW TBLPROPERTIES {name} ('{_ID_PROPERTY}')").collect()
-        return str(properties[0]["value"])
+        properties = {row["key"]: row["value"] for row in self.spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+        if _ID_PROPERTY not in properties:
+            raise BatchError(
+                f"it has no property {_ID_PROPERTY}: somebody else made it",
+                operation="open a warehouse table",
+                obj=name,
+                hint="Rename it; writetime makes its own.",
+            )
+        return str(properties[_ID_PROPERTY])
 
     def _create(self, name: str, table: Table, columns: StructType, partitioning: str | None) -> None:
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
@@ -205,49 +184,47 @@ def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -
     values = ", ".join(f"s.{column}" for column in columns)
     return (
         f"MERGE INTO {name} t USING {view} s ON {same} "
-        "WHEN MATCHED AND s._op = 'd' THEN DELETE "
+        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {updates} "
-        f"WHEN NOT MATCHED AND s._op <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
     )
 
 
-def _event_rows(table: Table, schema: Schema, columns: pa.Schema, batch: int) -> Callable[[Batches], Batches]:
+def _event_rows(columns: pa.Schema, batch: int, table_id: str) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
-        shape = RowShape.of(table, schema)  # here, in the worker: compiled types do not travel
         for record_batch in batches:
             found = record_batch.select(["ordinal", "payload"]).to_pylist()
-            yield from _slices([_event_row(row, shape, batch) for row in found], columns)
+            yield from _slices([_event_row(row, batch, table_id) for row in found], columns)
 
     return rows
 
 
-def _event_row(row: dict[str, Any], shape: RowShape, batch: int) -> dict[str, Any]:
+def _event_row(row: dict[str, Any], batch: int, table_id: str) -> dict[str, Any]:
     event: dict[str, Any] = pickle.loads(row["payload"])  # noqa: S301 - written by this very job, between its own stages
     return {
         **event,
-        **{part: shape.values(event[part]) for part in ("key", "before", "after")},
         "batch": batch,
         "ordinal": row["ordinal"],
-        "changed_at": event["ts_micro"],
+        # USING TIMESTAMP takes any 64 bits; ts_micro keeps them, a calendar does not.
+        "changed_at": max(_FIRST_MICROS, min(event["ts_micro"], _LAST_MICROS)),
         "processed_at": event["now"] * 1_000_000,
-        "table_id": str(shape.table.id),
+        "table_id": table_id,
     }
 
 
-def _current_rows(table: Table, schema: Schema, columns: pa.Schema) -> Callable[[Batches], Batches]:
+def _current_rows(columns: pa.Schema) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
-        shape = RowShape.of(table, schema)
         for record_batch in batches:
-            yield from _slices([_current_row(payload, shape) for payload in record_batch["payload"].to_pylist()], columns)
+            yield from _slices([_current_row(payload) for payload in record_batch["payload"].to_pylist()], columns)
 
     return rows
 
 
-def _current_row(payload: bytes, shape: RowShape) -> dict[str, Any]:
+def _current_row(payload: bytes) -> dict[str, Any]:
     event: dict[str, Any] = pickle.loads(payload)  # noqa: S301 - as above
-    row = shape.values(event["key"] if event["after"] is None else event["after"])
+    row = event["key"] if event["after"] is None else event["after"]
     facts = {WRITETIME: list(event["writetime"].items()), EXPIRES_AT: list(event["expires_at"].items())}
-    return {**(row or {}), **facts, "_op": event["op"]}
+    return {**row, **facts, OP: event["op"]}
 
 
 def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:
@@ -255,16 +232,19 @@ def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:
         yield pa.RecordBatch.from_pylist(rows[start : start + _CHUNK], schema=shape)
 
 
-def _missing(wanted: StructType, present: StructType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], DataType]]:
-    """Columns, nested ones too, that `present` lacks."""
+def _missing(wanted: DataType, present: DataType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], DataType]]:
+    """Columns, nested ones too, that `present` lacks; the elements of arrays and the values of maps are named as Iceberg names them."""
+    if isinstance(wanted, ArrayType) and isinstance(present, ArrayType):
+        return _missing(wanted.elementType, present.elementType, (*path, "element"))
+    if isinstance(wanted, MapType) and isinstance(present, MapType):
+        return _missing(wanted.valueType, present.valueType, (*path, "value"))
+    if not isinstance(wanted, StructType) or not isinstance(present, StructType):
+        return []
     found: list[tuple[tuple[str, ...], DataType]] = []
-    present_types = {field.name: field.dataType for field in present}
+    held = {field.name: field.dataType for field in present}
     for field in wanted:
-        held = present_types.get(field.name)
-        if held is None:
-            found.append(((*path, field.name), field.dataType))
-        elif isinstance(field.dataType, StructType) and isinstance(held, StructType):
-            found += _missing(field.dataType, held, (*path, field.name))
+        below = (*path, field.name)
+        found += _missing(field.dataType, held[field.name], below) if field.name in held else [(below, field.dataType)]
     return found
 
 

@@ -14,6 +14,7 @@ from writetime.batch.documents import Accounting, Sealed, total
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.errors import BatchError
 from writetime.model import Liveness, Mutation, PartitionUpdate, Row
+from writetime.names import schema_prefix
 from writetime.schema.model import Column, Schema, Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -78,8 +79,11 @@ def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
         name = pipeline.incoming(node, filename)
         pipeline.store.put(name, data)
         bad[name] = data
+    snapshot = f"{schema_prefix(pipeline.cluster)}20200101T000000Z-broken.json"
+    pipeline.store.put(snapshot, b"this is no JSON")
 
     sealed = pipeline.batch()
+    assert list(sealed.snapshots_refused) == [snapshot]
     outcomes = {outcome.object: outcome for outcome in sealed.segments}
     assert {name for name, outcome in outcomes.items() if not outcome.ok} == set(bad) == set(sealed.held)
     assert all(account.balanced for account in sealed.accounting)
@@ -106,7 +110,7 @@ def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
             if again not in bad:
                 pipeline.store.put(again, log.read_bytes())
     repeated = pipeline.batch()
-    assert repeated.events == 0
+    assert (repeated.events, repeated.snapshots_refused) == (0, {})
     assert captured(pipeline, repeated).applied == 0
     expect_the_rings_answer(pipeline)
 

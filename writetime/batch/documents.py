@@ -6,7 +6,7 @@ Times are ISO-8601 UTC, `now` is seconds since the Unix epoch, positions are log
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,18 +48,26 @@ class SegmentInput(Document):
     @classmethod
     def from_object(cls, info: ObjectInfo) -> SegmentInput:
         """`sealed_at` is what the shipper noted: when the node finished the file; else when the object came to be."""
-        noted = info.metadata.get("sealed_at")
         return cls(
             object=info.name,
             generation=info.generation,
             size=info.size,
             crc32c=info.crc32c,
-            sealed_at=datetime.fromisoformat(noted) if noted else info.created,
+            sealed_at=_moment(info.metadata.get("sealed_at")) or info.created,
         )
 
     @property
     def ref(self) -> names.SegmentRef:
         return names.SegmentRef.from_object(self.object)
+
+
+def _moment(text: str | None) -> datetime | None:
+    """An ISO-8601 time in UTC. None for what is none: a node's note must not stand in the way of its segment."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 class ShardVersions(Document):
@@ -135,7 +143,8 @@ class Sealed(Document):
     accounting: list[Accounting]
     state: dict[str, ShardVersions] = Field(description="By table id: the state versions the next batch starts from.")
     held: list[str] = Field(default=[], description="Objects under cdc/ that wait for a person: quarantined and not yet cleared.")
-    snapshots_applied: list[str] = []
+    snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
+    snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
     events: int = 0
 
 

@@ -1,0 +1,248 @@
+"""The warehouse tables with real Spark and Iceberg: made, evolved, moved aside, written twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.session import spark_session
+from spark_jobs.warehouse import Warehouse
+from tests.spark_jobs.examples import (
+    COUNTS,
+    EVERYTHING,
+    KEYS_ONLY,
+    ORDERS,
+    SCHEMA,
+    THEN,
+    delete,
+    folded,
+    frame,
+    insert,
+    of_kind,
+    schema_of,
+    table,
+)
+from tests.spark_jobs.pipeline import Pipeline
+from writetime.cql.types import Duration
+from writetime.errors import BatchError
+from writetime.model import Cell, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+COLUMNS = "table_id binary, ordinal bigint, last boolean, payload binary"
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = spark_session(Pipeline.create(tmp_path_factory.mktemp("warehouse")).config, "tests of the warehouse")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: SparkSession) -> Warehouse:
+    return Warehouse(spark, "lake")
+
+
+def events(spark: SparkSession, mutations: Iterable[Mutation], schema: Schema, *, start: int = 0) -> DataFrame:
+    rows = of_kind(folded([frame(m, schema=schema) for m in mutations], schema), "event")
+    assert rows
+    found = [(row["table_id"], start + row["seq"] + 1, row["last"], row["payload"]) for row in rows]
+    return spark.createDataFrame([tuple(map(_plain, row)) for row in found], schema=COLUMNS)
+
+
+def _plain(value: Any) -> Any:
+    return bytearray(value) if isinstance(value, bytes) else value
+
+
+def write(warehouse: Warehouse, of: Table, batch: int, *mutations: Mutation, schema: Schema = SCHEMA) -> None:
+    found = events(warehouse.spark, mutations, schema)
+    warehouse.write_changes(of, schema, found, batch)
+    warehouse.merge_current(of, schema, found, batch)
+
+
+def rows(warehouse: Warehouse, name: str) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in warehouse.spark.table(f"lake.{name}").collect()]
+
+
+def test_written_twice_is_there_once(warehouse: Warehouse) -> None:
+    batch = [insert(ORDERS, 1, {"name": "one"}, 1), insert(ORDERS, 1, {"name": "two"}, 2), insert(ORDERS, 2, {"name": "three"}, 1)]
+    write(warehouse, ORDERS, 1, *batch)
+    write(warehouse, ORDERS, 2, insert(ORDERS, 3, {"name": "four"}, 1))
+    for _ in range(2):
+        write(warehouse, ORDERS, 1, *batch)
+    changes = rows(warehouse, "shop__changes.orders")
+    assert sorted((row["batch"], row["ordinal"]) for row in changes) == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    current = rows(warehouse, "shop.orders")
+    names = {(row["id"], row["line"]): row["name"] for row in current}
+    assert names == {(1, 1): "one", (1, 2): "two", (2, 1): "three", (3, 1): "four"}
+    assert all(row["_writetime"] == {"name": THEN} and row["_expires_at"] == {} for row in current)
+    snapshots = warehouse.spark.table("lake.shop.orders.snapshots").collect()
+    assert [row["summary"]["writetime.batch"] for row in snapshots] == ["1", "2"]
+
+    # Inserted again, and gone by the end of the batch.
+    write(warehouse, ORDERS, 3, insert(ORDERS, 2, {"name": "three"}, 1), delete(ORDERS, 2, THEN + 1))
+    assert {(row["id"], row["line"]) for row in rows(warehouse, "shop.orders")} == {(1, 1), (1, 2), (3, 1)}
+
+
+def test_rows_without_other_columns(warehouse: Warehouse) -> None:
+    write(warehouse, KEYS_ONLY, 1, insert(KEYS_ONLY, 1, None, "x"))
+    write(warehouse, KEYS_ONLY, 2, insert(KEYS_ONLY, 1, None, "x"), insert(KEYS_ONLY, 1, None, "y"))
+    assert sorted((row["id"], row["c"]) for row in rows(warehouse, "shop.keys_only")) == [(1, "x"), (1, "y")]
+
+
+def test_static_content_that_stands_alone_has_null_clusterings(warehouse: Warehouse) -> None:
+    statics = table("statics", 10, {"id": "int", "line": "int", "note": "static text", "name": "text"}, clustering=1)
+    schema = schema_of(statics)
+    alone = PartitionUpdate(statics.id, b"\0\0\0\1", static_row=Row(None, cells=(Cell("note", THEN, b"n"),)))
+    for batch in (1, 2):
+        write(warehouse, statics, batch, Mutation((alone,)), schema=schema)
+        assert [(row["id"], row["line"], row["note"]) for row in rows(warehouse, "shop.statics")] == [(1, None, "n")]
+    write(warehouse, statics, 3, Mutation((alone,)), insert(statics, 1, {"name": "x"}, 7, schema=schema, timestamp=THEN + 1), schema=schema)
+    assert [(row["id"], row["line"], row["note"]) for row in rows(warehouse, "shop.statics")] == [(1, 7, "n")]
+
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    # column: value, what Spark reads
+    "c ascii": ("a", "a"),
+    "c bigint": (-(2**63), -(2**63)),
+    "c blob": (b"\0\xff", b"\0\xff"),
+    "c boolean": (True, True),
+    "c date": (20_778, date(2026, 11, 21)),
+    "c decimal": (Decimal("1.10"), "1.10"),
+    "c double": (0.1, 0.1),
+    "c duration": (Duration(1, 2, 3), {"months": 1, "days": 2, "nanoseconds": 3}),
+    "c float": (0.5, 0.5),
+    "c inet": ("10.1.2.3", "10.1.2.3"),
+    "c int": (-1, -1),
+    "c smallint": (-(2**15), -(2**15)),
+    "c text": ("ü", "ü"),
+    "c time": (1, 1),
+    "c timestamp": (-1, datetime(1969, 12, 31, 23, 59, 59, 999_000)),
+    "c timeuuid": (UUID("6cbda380-e583-11f1-817f-f173fd8e050e"), "6cbda380-e583-11f1-817f-f173fd8e050e"),
+    "c tinyint": (-128, -128),
+    "c uuid": (UUID(int=5), str(UUID(int=5))),
+    "c varint": (10**40, str(10**40)),
+    "Name": ("upper", "upper"),
+    "name": (1, 1),
+    "a.b": ("dot", "dot"),
+    'with `ticks` and "quotes"': ("t", "t"),
+    "select": ([3, 1], [3, 1]),
+    "tags": (["a", "b"], ["a", "b"]),
+    "names": ([("k", "v")], {"k": "v"}),
+    "home": ({"street": "s", "Since when": 0}, {"street": "s", "Since when": datetime(1970, 1, 1)}),
+    "work": ({"street": None, "Since when": None}, {"street": None, "Since when": None}),
+    "homes": ([{"street": "x", "Since when": 1}], [{"street": "x", "Since when": datetime(1970, 1, 1, 0, 0, 0, 1000)}]),
+    "two": ((1, "z"), {"field_1": 1, "field_2": "z"}),
+    "v": ([0.5, 1.0], [0.5, 1.0]),
+}
+
+
+def test_all_types_and_names_that_need_quoting(warehouse: Warehouse) -> None:
+    assert set(VALUES) | {"id", "by pair"} == set(EVERYTHING.columns)
+    first = {name: value for name, (value, _) in VALUES.items()}
+    keyed = {"by pair": [({"a": 1, "b": "x"}, 7)]}
+    write(warehouse, EVERYTHING, 1, insert(EVERYTHING, 1, {**first, **keyed}), insert(EVERYTHING, 2))
+    write(warehouse, EVERYTHING, 2, insert(EVERYTHING, 1, {**first, **keyed}, timestamp=THEN + 1))
+    # A map whose keys are rows is no Python dict: it is looked at by SQL.
+    stored = warehouse.spark.table("lake.shop.Everything")
+    full, empty = sorted((row.asDict(recursive=True) for row in stored.drop("by pair").collect()), key=lambda row: row["id"])
+    assert {name: full[name] for name in VALUES} == {name: read for name, (_, read) in VALUES.items()}
+    assert {empty[name] for name in VALUES} == {None}
+    assert full["_writetime"] == dict.fromkeys([*VALUES, *keyed], THEN + 1)
+    (pair,) = stored.where("id = 1").selectExpr("map_keys(`by pair`)[0].b AS b", "map_values(`by pair`)[0] AS n").collect()
+    assert (pair["b"], pair["n"]) == ("x", 7)
+    changes = warehouse.spark.table("lake.shop__changes.Everything").where("batch = 2").select("after.Name", "after.name").collect()
+    assert [tuple(row) for row in changes] == [("upper", 1)]
+
+
+def test_counters(warehouse: Warehouse) -> None:
+    context = b"\0\1\x80\0" + UUID(int=9).bytes + (1).to_bytes(8, "big") + (42).to_bytes(8, "big")
+    write(warehouse, COUNTS, 1, insert(COUNTS, 1, {"n": context}))
+    assert [(row["id"], row["n"]) for row in rows(warehouse, "shop.counts")] == [(1, 42)]
+
+
+def test_writetimes_beyond_any_calendar(warehouse: Warehouse) -> None:
+    odd = table("odd_times", 11, {"id": "int", "at": "timestamp", "on": "date"})
+    schema = schema_of(odd)
+    extremes = [-(2**63) + 1, 2**63 - 1]
+    far = {"at": (2**63 - 1) // 1000, "on": 2**31 - 1}
+    found = [insert(odd, key, far, timestamp=timestamp, schema=schema) for key, timestamp in enumerate(extremes)]
+    for _ in range(2):
+        write(warehouse, odd, 1, *found, schema=schema)
+    changes = warehouse.spark.table("lake.shop__changes.odd_times")
+    read = changes.selectExpr(
+        "ts_micro", "unix_seconds(changed_at) AS s", "unix_micros(after.at) AS at", "unix_date(after.on) AS d"
+    )
+    first, second = sorted(read.collect())
+    assert (first["ts_micro"], second["ts_micro"]) == (extremes[0], extremes[1])
+    assert (first["s"], second["s"]) == (-62_135_596_800, 253_402_300_799)
+    assert (first["at"], first["d"]) == (far["at"] * 1000, far["on"])
+
+
+def _with(of: Table, **columns: str) -> Table:
+    return replace(of, columns={**of.columns, **{name: Column(name, "regular", kind) for name, kind in columns.items()}})
+
+
+def test_tables_grow_with_the_ring_and_keep_what_it_drops(warehouse: Warehouse) -> None:
+    columns = {"id": "int", "old": "text", "where": "frozen<place>", "all": "list<frozen<place>>", "by": "map<text, frozen<place>>"}
+    small = table("growing", 12, columns)
+    narrow = {("shop", "place"): UserType("shop", "place", ("x",), ("int",))}
+    place = {"x": 1}
+    schema = schema_of(small, types=narrow)
+    values = {"where": place, "all": [place], "by": [("k", place)]}
+    write(warehouse, small, 1, insert(small, 1, {"old": "o", **values}, schema=schema), schema=schema)
+
+    wide = {("shop", "place"): UserType("shop", "place", ("x", "y.z"), ("int", "text"))}
+    grown = replace(small, columns={name: column for name, column in small.columns.items() if name != "old"})
+    grown = replace(_with(grown, New="int"), dropped_columns={"old": DroppedColumn("old", "regular", "text", THEN + 1)})
+    schema = schema_of(grown, types=wide)
+    place = {"x": 2, "y.z": "wide"}
+    values = {"where": place, "all": [place], "by": [("k", place)], "New": 5}
+    write(warehouse, grown, 2, insert(grown, 2, values, schema=schema), insert(grown, 1, {"New": 6}, schema=schema), schema=schema)
+    one, two = sorted(rows(warehouse, "shop.growing"), key=lambda row: row["id"])
+    assert (one["old"], one["New"]) == ("o", 6)
+    assert (two["old"], two["New"], two["where"], two["all"], two["by"]) == (None, 5, place, [place], {"k": place})
+    before, after = sorted(rows(warehouse, "shop__changes.growing"), key=lambda row: (row["batch"], row["ordinal"]))[::2]
+    assert before["after"]["old"] == "o"
+    assert before["after"]["all"] == [{"x": 1, "y.z": None}]
+    assert after["after"]["New"] in (5, 6)
+    # Nothing of it is new any more.
+    write(warehouse, grown, 3, insert(grown, 3, values, schema=schema), schema=schema)
+
+
+def test_a_table_made_anew_gets_tables_of_its_own(warehouse: Warehouse) -> None:
+    old = table("phoenix", 0xABCDEF01 << 96, {"id": "int", "v": "int"})
+    new = table("phoenix", 0x12345678 << 96, {"id": "int", "v": "text"})
+    write(warehouse, old, 1, insert(old, 1, {"v": 1}, schema=schema_of(old)), schema=schema_of(old))
+    gone = replace(old, dropped=True)
+    schema = schema_of(gone, new)
+    write(warehouse, new, 2, insert(new, 1, {"v": "text"}, schema=schema), schema=schema)
+    late = events(warehouse.spark, [insert(gone, 2, {"v": 2}, schema=schema)], schema)
+    for _ in range(2):
+        warehouse.write_changes(gone, schema, late, 2)
+    assert [row["v"] for row in rows(warehouse, "shop.phoenix")] == ["text"]
+    assert [row["v"] for row in rows(warehouse, "shop.phoenix__abcdef01")] == [1]
+    assert sorted(row["after"]["v"] for row in rows(warehouse, "shop__changes.phoenix__abcdef01")) == [1, 2]
+    assert warehouse.changes_of(new) == "`lake`.`shop__changes`.`phoenix`"
+    assert warehouse.changes_of(gone) == "`lake`.`shop__changes`.`phoenix__abcdef01`"
+    places = {
+        warehouse.spark.sql(f"DESCRIBE TABLE EXTENDED lake.shop.{name}").where("col_name = 'Location'").collect()[0]["data_type"]
+        for name in ("phoenix", "phoenix__abcdef01")
+    }
+    assert len(places) == 2
+
+
+def test_a_table_that_somebody_else_made_is_left_alone(warehouse: Warehouse) -> None:
+    warehouse.spark.sql("CREATE TABLE lake.shop.taken (id int) USING iceberg")
+    taken = table("taken", 13, {"id": "int"})
+    with pytest.raises(BatchError, match="somebody else made it"):
+        write(warehouse, taken, 1, insert(taken, 1, schema=schema_of(taken)), schema=schema_of(taken))
