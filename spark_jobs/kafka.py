@@ -2,7 +2,8 @@
 
 A publisher's progress is one record a topic in `<prefix>.__progress`, keyed `<publisher>/<topic>`, holding (batch, ordinal) of the last
 event sent: the topic is compacted, so it never expires as consumer-group offsets do. Progress may only be read after
-init_transactions has fenced and settled what an earlier owner of the same transactional id left open. Knows no Spark.
+init_transactions has fenced and settled what an earlier owner of the same transactional id left open, and after the same was done for all
+other publishers: readers of committed records see nothing that lies behind anybody's open transaction. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -79,10 +80,20 @@ class Publisher:
             except KafkaException as error:
                 raise _failure("publish events", self._transactional_id(publisher), error) from error
 
+    def settle(self) -> None:
+        """End the transactions that dead publishers left open, whoever's they are. To be called once, before any share is sent: they all
+        keep their progress in one partition, where an open transaction would hide what the others have committed behind it."""
+        for publisher in range(self.kafka.publishers):
+            try:
+                self._producer(publisher)
+            except KafkaException as error:
+                raise _failure("settle an earlier run", self._transactional_id(publisher), error) from error
+
     def _transactional_id(self, publisher: int) -> str:
         return f"{self.kafka.topic_prefix}.publisher.{publisher}"
 
-    def _send(self, publisher: int, rows: Iterable[Any]) -> int:
+    def _producer(self, publisher: int) -> Producer:
+        """The publisher's producer, which fences all earlier ones of the same name and has ended what they left open."""
         producer = Producer(
             {
                 "linger.ms": 20,
@@ -96,6 +107,10 @@ class Publisher:
             }
         )
         producer.init_transactions(_TIMEOUT_SECONDS)
+        return producer
+
+    def _send(self, publisher: int, rows: Iterable[Any]) -> int:
+        producer = self._producer(publisher)
         done = read_progress(self.kafka)
         new = (row for row in rows if (row.batch, row.ordinal) > done.get(f"{publisher}/{row.topic}", (0, 0)))
         sent = 0

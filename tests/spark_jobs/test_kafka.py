@@ -99,6 +99,23 @@ def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
     assert len(numbers(consume(kafka, topic))) == 14
 
 
+def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another(kafka: KafkaConfig, topic: str) -> None:
+    ensure_topics(kafka, [])
+    dead = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{kafka.topic_prefix}.publisher.1"})
+    dead.init_transactions(30)
+    dead.begin_transaction()
+    dead.produce(progress_topic(kafka.topic_prefix), key=f"1/{topic}".encode(), value=b"[1, 9]")
+    dead.flush(30)
+    share = rows(topic, [2, 4], publisher=0)
+    assert send(kafka, share) == 2
+
+    publisher = Publisher(kafka)
+    publisher.settle()
+    assert read_progress(kafka) == {f"0/{topic}": (1, 4)}
+    assert sum(publisher.send_all(share)) == 0
+    assert numbers(consume(kafka, topic)) == [2, 4]
+
+
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
     assert list(Publisher(kafka).send_all(share)) == [2, 2]
