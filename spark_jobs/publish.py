@@ -1,9 +1,10 @@
 """The publish job: drain the outbox to Kafka, each event once. `spark-submit publish.py --config FILE`
 
 Strategy: the changes tables are the outbox; events of sealed batches are shared out by key among a small fixed number of
-transactional publishers. Each publisher first fences whatever may be left of a dead one (init_transactions), then reads how far it got
-from the progress topic, and only then decides what to send; events and the new progress commit in one transaction. So a rerun
-from any point of death leaves each event once for `read_committed` consumers, in order per key. Exit code: 0 drained, 1 not.
+transactional publishers. What dead ones left open is settled first. Then each publisher fences its predecessor (init_transactions),
+reads how far it got from the progress topic, and only then decides what to send; events and the new progress commit in one
+transaction. So a rerun from any point of death leaves each event once for `read_committed` consumers, in order per key. Exit code: 0
+drained, 1 not.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.frames import Batches
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
+from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import RowShape, Warehouse, changes_schema
+from spark_jobs.warehouse import Warehouse, changes_schema
 from writetime import envelope, names
 from writetime.batch.plan import history, read_manifest
 from writetime.batch.publish import Published, read_published, write_published
@@ -88,6 +90,7 @@ class Outbox:
         sent = 0
         if records is not None:
             publisher = Publisher(self.kafka)
+            publisher.settle()
             sent = sum(records.rdd.mapPartitions(publisher.send_all).collect())
         published = Published(batch=self.upto, events=sent)
         write_published(self.store, cluster, published)
@@ -128,7 +131,7 @@ def _encoder(shape: pa.Schema, topic: str, about: envelope.About) -> Callable[[B
 
     def encode(batches: Batches) -> Batches:
         for batch in batches:
-            rows = batch.to_pylist()
+            rows = envelope.rows_of(batch)
             columns = {
                 "topic": [topic] * len(rows),
                 "batch": batch["batch"],

@@ -1,6 +1,6 @@
 """The change event as consumers see it: Debezium's envelope, so that what reads Debezium reads this.
 
-Input is a row of a changes table, as pyarrow gives it (`to_pylist`); output are JSON-ready values for the record's key and value.
+Input is a row of a changes table (`rows_of`); output are JSON-ready values for the record's key and value.
 The key is the full primary key. Knows no Kafka and no Spark.
 
 Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted), `ts_ms` (when it was processed), `changed`
@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
 
 import writetime
+from writetime.cql.arrow import iso_date, iso_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,28 @@ def progress_topic(prefix: str) -> str:
     return f"{prefix}.__progress"
 
 
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch: Python's own end with the year 9999."""
+    fields = [(name, array.view(_plain_type(array.type))) for name, array in zip(batch.schema.names, batch.columns, strict=True)]
+    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays([array for _, array in fields], [name for name, _ in fields]).to_pylist()
+    return rows
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type with the same layout in which timestamps and dates are integers."""
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain_type(field.type), field.nullable) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), kind.item_field.with_type(_plain_type(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
+
 def event_key(row: Mapping[str, Any], shape: pa.Schema) -> dict[str, Any]:
     """The record's key: the full primary key."""
     key: dict[str, Any] = json_value(row["key"], shape.field("key").type)
@@ -59,7 +82,7 @@ def event_value(row: Mapping[str, Any], shape: pa.Schema, about: About) -> dict[
         "before": json_value(row["before"], shape.field("before").type),
         "after": json_value(row["after"], shape.field("after").type),
         "op": row["op"],
-        "ts_ms": int(row["processed_at"].timestamp() * 1000),
+        "ts_ms": row["processed_at"] // 1000,
         "changed": row["changed"],
         "source": {
             "version": writetime.__version__,
@@ -83,22 +106,25 @@ def event_value(row: Mapping[str, Any], shape: pa.Schema, about: About) -> dict[
 
 def encode(value: Any) -> bytes:
     """JSON as UTF-8, compact, keys in the given order."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=True).encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def json_value(value: Any, kind: pa.DataType) -> Any:
-    """A warehouse value as JSON, led by its Arrow type: bytes in base64, timestamps as ISO-8601 UTC with milliseconds, dates as
-    ISO-8601, structs and maps as objects (map keys as text; a key that is no text, as its JSON)."""
+    """A warehouse value (see `rows_of`) as JSON, led by its Arrow type: bytes in base64, timestamps as ISO-8601 UTC with ms, dates
+    as ISO-8601, NaN and infinities by their names, structs and maps as objects (map keys as text; a key that is no text, as its JSON).
+    A column that the warehouse does not have yet is null."""
     if value is None:
         return None
     if pa.types.is_binary(kind):
         return base64.b64encode(value).decode()
     if pa.types.is_timestamp(kind):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return iso_timestamp(value // 1000)
     if pa.types.is_date(kind):
-        return value.isoformat()
+        return iso_date(value)
+    if pa.types.is_floating(kind) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if pa.types.is_struct(kind):
-        return {field.name: json_value(value[field.name], field.type) for field in kind}
+        return {field.name: json_value(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
         return {_text_key(json_value(key, kind.key_type)): json_value(item, kind.item_type) for key, item in value}
     if pa.types.is_list(kind):

@@ -1,0 +1,147 @@
+"""Change events as consumers see them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import writetime
+from writetime.envelope import About, encode, event_key, event_value, json_value, progress_topic, rows_of, topic
+
+UTC_MICROS = pa.timestamp("us", "UTC")
+PLACE = pa.struct([("x", pa.int32()), ("at", UTC_MICROS)])
+
+
+def through(value: Any, kind: pa.DataType) -> Any:
+    """The value from Arrow to JSON and back."""
+    batch = pa.RecordBatch.from_arrays([pa.array([value, None], kind)], ["v"])
+    row, empty = rows_of(batch)
+    assert json_value(empty["v"], kind) is None
+    return json.loads(encode(json_value(row["v"], kind)))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ("é", pa.string(), "é"),
+        (2**63 - 1, pa.int64(), 2**63 - 1),
+        (b"\0\xff", pa.binary(), "AP8="),
+        (True, pa.bool_(), True),
+        (0.1, pa.float64(), 0.1),
+        (float("nan"), pa.float64(), "NaN"),
+        (float("inf"), pa.float32(), "Infinity"),
+        ([float("-inf")], pa.list_(pa.float32()), ["-Infinity"]),
+        (1_795_248_835_551_000, UTC_MICROS, "2026-11-21T08:13:55.551Z"),
+        (-1000, UTC_MICROS, "1969-12-31T23:59:59.999Z"),
+        ((2**63 - 1) // 1000 * 1000, UTC_MICROS, "+294247-01-10T04:00:54.775Z"),
+        (20_778, pa.date32(), "2026-11-21"),
+        (2**31 - 1, pa.date32(), "+5881580-07-11"),
+        ({"x": 1, "at": 0}, PLACE, {"x": 1, "at": "1970-01-01T00:00:00.000Z"}),
+        ([{"x": 1, "at": None}, None], pa.list_(PLACE), [{"x": 1, "at": None}, None]),
+        ([("a", 1), ("b", None)], pa.map_(pa.string(), pa.int32()), {"a": 1, "b": None}),
+        ([(7, "x")], pa.map_(pa.int32(), pa.string()), {"7": "x"}),
+        ([(10**15, 1)], pa.map_(UTC_MICROS, pa.int32()), {"2001-09-09T01:46:40.000Z": 1}),
+        ([({"x": 1, "at": 0}, 5)], pa.map_(PLACE, pa.int32()), {'{"x":1,"at":"1970-01-01T00:00:00.000Z"}': 5}),
+    ],
+    ids=str,
+)
+def test_values(value: Any, kind: pa.DataType, expected: Any) -> None:
+    assert through(value, kind) == expected
+
+
+def test_a_sliced_batch_keeps_its_rows() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([[1, 2], None, [3]], pa.list_(UTC_MICROS))], ["v"])
+    assert [row["v"] for row in rows_of(batch.slice(1))] == [None, [3]]
+
+
+ROW = pa.struct([("id", pa.int32()), ("Name", pa.string()), ("added", pa.int32())])
+SHAPE = pa.schema(
+    [
+        ("batch", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("op", pa.string()),
+        ("reason", pa.string()),
+        ("ts_micro", pa.int64()),
+        ("processed_at", UTC_MICROS),
+        ("key", pa.struct([("id", pa.int32())])),
+        ("before", ROW),
+        ("after", ROW),
+        ("changed", pa.list_(pa.string())),
+        ("nodes", pa.list_(pa.string())),
+        ("replicas_expected", pa.int32()),
+        ("file", pa.string()),
+        ("pos", pa.int64()),
+    ]
+)
+STORED_ROW = pa.struct([("id", pa.int32()), ("gone", pa.string()), ("Name", pa.string())])
+"""The warehouse keeps a column that the ring dropped, and lacks one that no row has needed yet."""
+STORED = pa.schema([field.with_type(STORED_ROW) if field.name in ("before", "after") else field for field in SHAPE])
+ABOUT = About("ring", "shop", "orders", {"host-a": "10.0.0.1", "host-b": ""})
+CHANGE = {
+    "batch": 3,
+    "ordinal": 9,
+    "op": "u",
+    "reason": None,
+    "ts_micro": 2**63 - 1,
+    "processed_at": 1_700_000_000_000_000,
+    "key": {"id": 1},
+    "before": {"id": 1, "gone": "g", "Name": "old"},
+    "after": {"id": 1, "gone": None, "Name": "new"},
+    "changed": ["Name"],
+    "nodes": ["host-a", "host-b"],
+    "replicas_expected": 3,
+    "file": "CommitLog-7-9.log",
+    "pos": 77,
+}
+
+
+def test_the_envelope() -> None:
+    (row,) = rows_of(pa.RecordBatch.from_pylist([CHANGE], schema=STORED))
+    assert event_key(row, SHAPE) == {"id": 1}
+    assert json.loads(encode(event_value(row, SHAPE, ABOUT))) == {
+        "before": {"id": 1, "Name": "old", "added": None},
+        "after": {"id": 1, "Name": "new", "added": None},
+        "op": "u",
+        "ts_ms": 1_700_000_000_000,
+        "changed": ["Name"],
+        "source": {
+            "version": writetime.__version__,
+            "connector": "writetime",
+            "cluster": "ring",
+            "keyspace": "shop",
+            "table": "orders",
+            "hostname": "10.0.0.1",
+            "nodes": ["10.0.0.1", "host-b"],
+            "replicas_seen": 2,
+            "replicas_expected": 3,
+            "file": "CommitLog-7-9.log",
+            "pos": 77,
+            "ts_micro": 2**63 - 1,
+            "sequence": [3, 9],
+            "snapshot": False,
+            "reason": None,
+        },
+    }
+
+
+def test_an_event_of_nobody_has_no_host() -> None:
+    change = {**CHANGE, "nodes": [], "file": None, "pos": None, "after": None, "op": "d", "reason": "expiry"}
+    (row,) = rows_of(pa.RecordBatch.from_pylist([change], schema=STORED))
+    value = event_value(row, SHAPE, ABOUT)
+    assert value["after"] is None
+    assert (value["source"]["hostname"], value["source"]["replicas_seen"], value["source"]["reason"]) == (None, 0, "expiry")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("orders", "cdc.shop.orders"), ("Orders_1", "cdc.shop.Orders_1"), ("ü b", "cdc.shop._xfc__x20_b")]
+)
+def test_topics_have_names_that_kafka_allows(name: str, expected: str) -> None:
+    assert topic("cdc", "shop", name) == expected
+    assert progress_topic("cdc") == "cdc.__progress"
+
+
+def test_json_is_compact_utf8_in_the_given_order() -> None:
+    assert encode({"b": "ü", "a": [1, None]}) == '{"b":"ü","a":[1,null]}'.encode()
