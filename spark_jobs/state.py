@@ -114,12 +114,14 @@ def upsert(uri: str, batch: int, found: Iterable[Record]) -> int:
     dataset = _existing(uri)
     if dataset is None:
         dataset = lance.write_dataset(table, uri, mode="create")
-        dataset.create_scalar_index("pk", "BTREE")
     else:
         tags = dataset.tags.list()
         if tag in tags:
             return int(tags[tag]["version"])
         dataset.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(table)
+    if not dataset.list_indices():
+        # Here, so that an attempt which died before it got this far leaves no shard without its index.
+        dataset.create_scalar_index("pk", "BTREE")
     dataset.tags.create(tag, dataset.version)
     return int(dataset.version)
 
