@@ -256,6 +256,41 @@ def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
     assert planned(store).nodes == {NODE.host_id: "10.0.0.1"}
 
 
+@pytest.mark.parametrize("said", [b"", b"no JSON", b"[]", b'{"address": "10.0.0.9"}'])
+def test_a_node_that_says_nothing_sensible_holds_up_nobody(store: LocalStore, said: bytes) -> None:
+    other = names.NodeName(CLUSTER, "dc1", "other")
+    store.put(names.node_facts(NODE), said)
+    store.put(names.node_facts(other), b'{"host_id": "other", "address": null}')
+    ship(store, 1)
+    assert planned(store).nodes == {"other": ""}
+
+
+@pytest.mark.parametrize(
+    ("noted", "understood"),
+    [("2026-05-04T12:00:00", NOW - timedelta(minutes=30)), ("2026-05-04T14:00:00+02:00", NOW - timedelta(minutes=30))],
+)
+def test_when_a_segment_was_sealed_is_told_in_any_zone(store: LocalStore, noted: str, understood: datetime) -> None:
+    store.put(ref(1).incoming, b"segment", metadata={"sealed_at": noted})
+    ship(store, 2)
+    assert [segment.sealed_at for segment in planned(store).segments] == [understood, NOW]
+
+
+@pytest.mark.parametrize("noted", ["", "yesterday"])
+def test_a_segment_that_does_not_say_when_it_was_sealed_came_when_it_came(store: LocalStore, noted: str) -> None:
+    info = store.put(ref(1).incoming, b"segment", metadata={"sealed_at": noted})
+    assert planned(store).segments[0].sealed_at == info.created
+
+
+def test_time_does_not_run_backwards(store: LocalStore) -> None:
+    ship(store, 1)
+    first = planned(store)
+    seal(store, first)
+    ship(store, 2)
+    second = plan_ingest(store, CLUSTER, now=NOW - timedelta(hours=1))
+    assert second is not None
+    assert second.now == first.now
+
+
 def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ship(store, 1)
     past = history(store, CLUSTER)

@@ -1,4 +1,7 @@
-"""Check one segment as ingest would: are all its frames whole, and is every table known? No Spark, one segment, in memory."""
+"""Check one segment as ingest would: are all its frames whole, and is everything that is captured known? One segment, in memory, no Spark.
+
+What only shows once values are looked at (text that is no UTF-8, say) is not found here: such a segment is held again after the batch.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from writetime import names
 from writetime.batch.documents import Problem
 from writetime.batch.plan import history
 from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import Scan, peek, scan
-from writetime.errors import DecodeError, SegmentError, UnknownTable
+from writetime.commitlog.segment import Frame, Scan, peek, scan
+from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTable
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.schema.snapshot import parse as parse_snapshot
+from writetime.schema.system import SCHEMA_TABLES, TABLES
 from writetime.store import Store
 
 
@@ -24,11 +28,11 @@ def check_segment(store: Store, cluster: str, name: str) -> list[Problem]:
     except SegmentError as error:
         return [Problem(kind=type(error).__name__, position=0, size=len(buffer), message=str(error))]
     damaged = [Problem(kind=p.kind, position=p.position, size=p.size, message=str(p.error)) for p in found.problems]
-    return damaged + _undecodable(buffer, found, known_schema(store, cluster))
+    return sorted(damaged + _undecodable(buffer, found, known_schema(store, cluster)), key=lambda p: p.position)
 
 
-def known_schema(store: Store, cluster: str) -> Schema:
-    """The schema as of the last sealed batch, with every snapshot that has come in since."""
+def known_schema(store: Store, cluster: str) -> SchemaLearner:
+    """The schema as of the last sealed batch, with every snapshot that has come in since and can be read."""
     sealed = history(store, cluster).sealed
     learner = SchemaLearner()
     if sealed is not None:
@@ -36,24 +40,48 @@ def known_schema(store: Store, cluster: str) -> Schema:
     applied = set(sealed.snapshots_applied if sealed else ())
     for info in store.list(names.schema_prefix(cluster)):
         if info.name not in applied:
-            for mutation in parse_snapshot(store.read(info.name).decode()):
-                learner.apply(mutation)
-    return learner.schema()
+            _apply_snapshot(learner, store.read(info.name))
+    return learner
 
 
-def _undecodable(buffer: bytes, found: Scan, schema: Schema) -> list[Problem]:
-    problems = []
+def _apply_snapshot(learner: SchemaLearner, text: bytes) -> None:
+    try:
+        for mutation in parse_snapshot(text):
+            learner.apply(mutation)
+    except SchemaError:
+        # The batch that takes it in tells of it; this segment may not need it.
+        return
+
+
+def _undecodable(buffer: bytes, found: Scan, learner: SchemaLearner) -> list[Problem]:
+    """The frames that cannot be used, also with what the segment itself tells of the schema."""
+    version = found.descriptor.version
+    problems: list[Problem] = []
+    peeked: list[tuple[Frame, bytes, int, UUID]] = []
     for frame in found.frames:
         body = buffer[frame.body_offset : frame.body_offset + frame.body_length]
-        count, table_id, _ = peek(body)
         try:
-            if count > 1:
-                decode_mutation(body, schema, version=found.descriptor.version)
+            count, table_id, _ = peek(body)
+            if table_id in SCHEMA_TABLES:
+                learner.apply(decode_mutation(body, Schema(tables=TABLES), version=version))
+            else:
+                peeked.append((frame, body, count, table_id))
+        except DecodeError as error:
+            problems.append(_problem(frame, body, error))
+    schema, captured = learner.schema(), learner.cdc_ever
+    for frame, body, count, table_id in peeked:
+        try:
+            if count != 1 or table_id in captured:
+                decode_mutation(body, schema, version=version)
             else:
                 _expect_known(table_id, schema)
-        except DecodeError as error:
-            problems.append(Problem(kind=type(error).__name__, position=frame.position, size=len(body), message=str(error)))
+        except (DecodeError, SchemaError) as error:
+            problems.append(_problem(frame, body, error))
     return problems
+
+
+def _problem(frame: Frame, body: bytes, error: DecodeError | SchemaError) -> Problem:
+    return Problem(kind=type(error).__name__, position=frame.position, size=len(body), message=str(error))
 
 
 def _expect_known(table_id: UUID, schema: Schema) -> None:

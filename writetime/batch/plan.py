@@ -109,12 +109,14 @@ def _create(
     now: datetime,
     interval: tuple[datetime, datetime] | None = None,
 ) -> Manifest:
+    # A clock that was set back must not bring to life again what has expired in an earlier batch.
+    earlier = read_manifest(store, cluster, past.last).now if past.last else 0
     manifest = Manifest(
         number=past.last + 1,
         kind=kind,
         cluster=cluster,
         created_at=now,
-        now=int(now.timestamp()),
+        now=max(int(now.timestamp()), earlier),
         base=past.last,
         segments=segments,
         schema_snapshots=snapshots,
@@ -161,9 +163,16 @@ def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[st
 
 
 def _nodes(store: Store, cluster: str) -> dict[str, str]:
-    """Host id to address, from what the shippers said of their nodes."""
-    facts = [json.loads(store.read(info.name)) for info in store.list(names.nodes_prefix(cluster))]
-    return {fact["host_id"]: fact.get("address") or "" for fact in facts}
+    """Host id to address, from what the shippers said of their nodes. Addresses are for people only: a node that says nothing sensible
+    goes by its host id, and holds up nobody."""
+    nodes: dict[str, str] = {}
+    for info in store.list(names.nodes_prefix(cluster)):
+        try:
+            fact = json.loads(store.read(info.name))
+            nodes[str(fact["host_id"])] = str(fact.get("address") or "")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return nodes
 
 
 def _hours(start: datetime, end: datetime) -> Iterator[datetime]:
