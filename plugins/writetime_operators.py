@@ -37,8 +37,11 @@ def config_path() -> str:
 
 
 def pipeline() -> tuple[PipelineConfig, Store]:
-    config = load(config_path())
-    return config, open_store(config.bucket)
+    try:
+        config = load(config_path())
+        return config, open_store(config.bucket)
+    except WritetimeError as error:
+        raise failure(error) from error
 
 
 def failure(error: WritetimeError) -> AirflowException:
