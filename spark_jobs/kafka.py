@@ -129,7 +129,10 @@ class Publisher:
 
         reached: dict[str, Position] = {}
         for row in rows:
-            _produce(producer, row.topic, row.key, row.value, delivered)
+            try:
+                _produce(producer, row.topic, row.key, row.value, delivered)
+            except KafkaException as error:
+                raise _too_large(row, error) or error from error
             if row.deletes and self.kafka.tombstones_on_delete:
                 _produce(producer, row.topic, row.key, None, delivered)
             reached[row.topic] = (row.batch, row.ordinal)
@@ -152,6 +155,17 @@ def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, de
         except BufferError:
             # The local queue is full: let the network drain it.
             producer.poll(0.5)
+
+
+def _too_large(row: Any, error: KafkaException) -> PublishError | None:
+    if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        return None
+    return PublishError(
+        f"event [{row.batch}, {row.ordinal}] of {len(row.value)} bytes is larger than a message may be",
+        operation="publish events",
+        obj=row.topic,
+        hint="Raise `message.max.bytes` under `kafka.producer` in the pipeline's YAML and `max.message.bytes` of the topic; events wait.",
+    )
 
 
 def read_progress(kafka: KafkaConfig) -> dict[str, Position]:

@@ -116,6 +116,14 @@ def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another
     assert numbers(consume(kafka, topic)) == [2, 4]
 
 
+def test_an_event_larger_than_a_message_may_be_is_named(kafka: KafkaConfig, topic: str) -> None:
+    (large,) = rows(topic, [7])
+    large.value = b"x" * 2_000_000
+    with pytest.raises(PublishError, match=r"event \[1, 7\] of 2000000 bytes.*max.message.bytes"):
+        send(kafka, [*rows(topic, [6]), large])
+    assert consume(kafka, topic) == []
+
+
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
     assert list(Publisher(kafka).send_all(share)) == [2, 2]
