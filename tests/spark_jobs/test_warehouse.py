@@ -179,9 +179,7 @@ def test_writetimes_beyond_any_calendar(warehouse: Warehouse) -> None:
     for _ in range(2):
         write(warehouse, odd, 1, *found, schema=schema)
     changes = warehouse.spark.table("lake.shop__changes.odd_times")
-    read = changes.selectExpr(
-        "ts_micro", "unix_seconds(changed_at) AS s", "unix_micros(after.at) AS at", "unix_date(after.on) AS d"
-    )
+    read = changes.selectExpr("ts_micro", "unix_seconds(changed_at) AS s", "unix_micros(after.at) AS at", "unix_date(after.on) AS d")
     first, second = sorted(read.collect())
     assert (first["ts_micro"], second["ts_micro"]) == (extremes[0], extremes[1])
     assert (first["s"], second["s"]) == (-62_135_596_800, 253_402_300_799)
