@@ -35,7 +35,9 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
         "spark.sql.adaptive.enabled": "false",
+        # A mutation may be as large as half a segment: what travels to a worker at once is bounded by rows and by bytes.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
         "spark.ui.showConsoleProgress": "false",
         # The job's own lines are what a person looks for in the task's log; Spark's are a thousand a second.
         "spark.log.level": "WARN",
