@@ -1,9 +1,9 @@
 """Kafka as the publish job uses it: topics, and publishers whose progress commits with their events.
 
-A publisher's progress is one record a topic in `<prefix>.__progress`, keyed `<publisher>/<topic>`, holding (batch, ordinal) of the last
-event sent: the topic is compacted, so it never expires as consumer-group offsets do. Progress may only be read after
-init_transactions has fenced and settled what an earlier owner of the same transactional id left open, and after the same was done for all
-other publishers: readers of committed records see nothing that lies behind anybody's open transaction. Knows no Spark.
+A publisher's progress is one record a topic in `<prefix>.__progress`, keyed by topic, holding (batch, ordinal) of the last event sent: the
+topic is compacted, so it never expires as consumer-group offsets do. It has one partition a publisher, because readers of committed records
+see nothing behind an open transaction, and another publisher's may be open at any time. Progress may only be read after
+init_transactions has fenced and settled what an earlier owner of the same transactional id left open. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ RECORDS = pa.schema(
 
 _EVENTS_PER_TRANSACTION = 5000
 _TIMEOUT_SECONDS = 60.0
+_BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 Position = tuple[int, int]
 
 
@@ -49,13 +50,20 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> None:
     """Create the topics that are missing; those that exist keep their settings."""
     admin = AdminClient(client_options(kafka))
     try:
-        present = set(admin.list_topics(timeout=_TIMEOUT_SECONDS).topics)
+        present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     except KafkaException as error:
         raise _failure("list the topics", kafka.bootstrap_servers, error) from error
     wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor) for topic in topics if topic not in present]
     progress = progress_topic(kafka.topic_prefix)
     if progress not in present:
-        wanted.append(NewTopic(progress, 1, kafka.replication_factor, config={"cleanup.policy": "compact"}))
+        wanted.append(NewTopic(progress, kafka.publishers, kafka.replication_factor, config={"cleanup.policy": "compact"}))
+    elif (partitions := len(present[progress].partitions)) != kafka.publishers:
+        raise PublishError(
+            f"it was made for {partitions} publishers, `kafka.publishers` says {kafka.publishers}",
+            operation="check the progress topic",
+            obj=progress,
+            hint=f"Set `kafka.publishers` to {partitions}: who has sent which key's events is kept there.",
+        )
     if not wanted:
         return
     for topic, future in admin.create_topics(wanted).items():
@@ -80,15 +88,6 @@ class Publisher:
             except KafkaException as error:
                 raise _failure("publish events", self._transactional_id(publisher), error) from error
 
-    def settle(self) -> None:
-        """End the transactions that dead publishers left open, whoever's they are. To be called once, before any share is sent: they all
-        keep their progress in one partition, where an open transaction would hide what the others have committed behind it."""
-        for publisher in range(self.kafka.publishers):
-            try:
-                self._producer(publisher)
-            except KafkaException as error:
-                raise _failure("settle an earlier run", self._transactional_id(publisher), error) from error
-
     def _transactional_id(self, publisher: int) -> str:
         return f"{self.kafka.topic_prefix}.publisher.{publisher}"
 
@@ -111,8 +110,8 @@ class Publisher:
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> int:
         producer = self._producer(publisher)
-        done = read_progress(self.kafka)
-        new = (row for row in rows if (row.batch, row.ordinal) > done.get(f"{publisher}/{row.topic}", (0, 0)))
+        done = read_progress(self.kafka, publisher)
+        new = (row for row in rows if (row.batch, row.ordinal) > done.get(row.topic, (0, 0)))
         sent = 0
         while chunk := list(islice(new, _EVENTS_PER_TRANSACTION)):
             self._send_chunk(producer, publisher, chunk)
@@ -137,8 +136,8 @@ class Publisher:
                 _produce(producer, row.topic, row.key, None, delivered)
             reached[row.topic] = (row.batch, row.ordinal)
         for topic, position in reached.items():
-            key = f"{publisher}/{topic}".encode()
-            _produce(producer, progress_topic(self.kafka.topic_prefix), key, json.dumps(position).encode(), delivered)
+            told = json.dumps(position).encode()
+            _produce(producer, progress_topic(self.kafka.topic_prefix), topic.encode(), told, delivered, partition=publisher)
         producer.flush(_TIMEOUT_SECONDS)
         if failed:
             producer.abort_transaction(_TIMEOUT_SECONDS)
@@ -146,10 +145,11 @@ class Publisher:
         producer.commit_transaction(_TIMEOUT_SECONDS)
 
 
-def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, delivered: Any) -> None:
+def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, delivered: Any, partition: int = _BY_KEY) -> None:
+    record = None if value is None else bytes(value)
     while True:
         try:
-            producer.produce(topic, value=None if value is None else bytes(value), key=bytes(key), on_delivery=delivered)
+            producer.produce(topic, value=record, key=bytes(key), partition=partition, on_delivery=delivered)
             producer.poll(0)
             return
         except BufferError:
@@ -168,8 +168,8 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
     )
 
 
-def read_progress(kafka: KafkaConfig) -> dict[str, Position]:
-    """Committed progress of every publisher, by `<publisher>/<topic>`."""
+def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
+    """Committed progress of one publisher, by topic."""
     consumer = Consumer(
         {
             **client_options(kafka),
@@ -181,7 +181,7 @@ def read_progress(kafka: KafkaConfig) -> dict[str, Position]:
     )
     progress: dict[str, Position] = {}
     try:
-        consumer.assign([TopicPartition(progress_topic(kafka.topic_prefix), 0, 0)])
+        consumer.assign([TopicPartition(progress_topic(kafka.topic_prefix), publisher, 0)])
         while True:
             message = consumer.poll(_TIMEOUT_SECONDS)
             if message is None:

@@ -1,10 +1,9 @@
 """The publish job: drain the outbox to Kafka, each event once. `spark-submit publish.py --config FILE`
 
 Strategy: the changes tables are the outbox; events of sealed batches are shared out by key among a small fixed number of
-transactional publishers. What dead ones left open is settled first. Then each publisher fences its predecessor (init_transactions),
-reads how far it got from the progress topic, and only then decides what to send; events and the new progress commit in one
-transaction. So a rerun from any point of death leaves each event once for `read_committed` consumers, in order per key. Exit code: 0
-drained, 1 not.
+transactional publishers. Each first fences whatever may be left of a dead one (init_transactions), then reads how far it got from
+the progress topic, and only then decides what to send; events and the new progress commit in one transaction. So a rerun from any
+point of death leaves each event once for `read_committed` consumers, in order per key. Exit code: 0 drained, 1 not.
 """
 
 from __future__ import annotations
@@ -90,7 +89,6 @@ class Outbox:
         sent = 0
         if records is not None:
             publisher = Publisher(self.kafka)
-            publisher.settle()
             sent = sum(records.rdd.mapPartitions(publisher.send_all).collect())
         published = Published(batch=self.upto, events=sent)
         write_published(self.store, cluster, published)

@@ -94,7 +94,7 @@ def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
     everything = rows(topic, range(1, 11)) + rows(topic, range(1, 4), batch=2)
     assert send(kafka, everything) == 13
     assert send(kafka, everything) == 0
-    assert read_progress(kafka) == {f"0/{topic}": (2, 3)}
+    assert read_progress(kafka, 0) == {topic: (2, 3)}
     assert send(kafka, everything + rows(topic, [4], batch=2)) == 1
     assert len(numbers(consume(kafka, topic))) == 14
 
@@ -104,15 +104,14 @@ def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another
     dead = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{kafka.topic_prefix}.publisher.1"})
     dead.init_transactions(30)
     dead.begin_transaction()
-    dead.produce(progress_topic(kafka.topic_prefix), key=f"1/{topic}".encode(), value=b"[1, 9]")
+    dead.produce(progress_topic(kafka.topic_prefix), key=topic.encode(), value=b"[1, 9]", partition=1)
     dead.flush(30)
     share = rows(topic, [2, 4], publisher=0)
     assert send(kafka, share) == 2
 
-    publisher = Publisher(kafka)
-    publisher.settle()
-    assert read_progress(kafka) == {f"0/{topic}": (1, 4)}
-    assert sum(publisher.send_all(share)) == 0
+    assert read_progress(kafka, 0) == {topic: (1, 4)}
+    assert read_progress(kafka, 1) == {}
+    assert send(kafka, share) == 0
     assert numbers(consume(kafka, topic)) == [2, 4]
 
 
@@ -127,8 +126,13 @@ def test_an_event_larger_than_a_message_may_be_is_named(kafka: KafkaConfig, topi
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
     assert list(Publisher(kafka).send_all(share)) == [2, 2]
-    assert read_progress(kafka) == {f"0/{topic}": (1, 4), f"1/{topic}": (1, 3)}
+    assert (read_progress(kafka, 0), read_progress(kafka, 1)) == ({topic: (1, 4)}, {topic: (1, 3)})
     assert send(kafka, share) == 0
+
+
+def test_another_number_of_publishers_is_refused(kafka: KafkaConfig, topic: str) -> None:
+    with pytest.raises(PublishError, match=r"made for 2 publishers, `kafka\.publishers` says 3"):
+        ensure_topics(kafka.model_copy(update={"publishers": 3}), [topic])
 
 
 @pytest.mark.parametrize("dies_in_transaction", [1, 2, 3])
