@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from join_oracle import COUNTERS, KEY, KEYS, NOW, WITH_STATICS, i32, make_table, update
 
+from tests.join.join_oracle import COUNTERS, KEY, KEYS, NOW, WITH_STATICS, i32, make_table, update
 from writetime.errors import MalformedMutation
 from writetime.join.counters import Shard, encode_context
 from writetime.join.event import TableView, operation, split_partition_key

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from join_oracle import (
+
+from tests.join.join_oracle import (
     COUNTERS,
     NOW,
     WITH_STATICS,
@@ -21,7 +22,6 @@ from join_oracle import (
     updates,
     updates_of,
 )
-
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.join.partition import FoldResult, PartitionState, RowChange, SourcedUpdate, fold, max_timestamp, rows_needed
 from writetime.join.reconcile import merge_updates

@@ -8,8 +8,8 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from join_oracle import COUNTERS, NOW, WITH_STATICS, answer, as_answer, counter_updates, i32, update, updates
 
+from tests.join.join_oracle import COUNTERS, NOW, WITH_STATICS, answer, as_answer, counter_updates, i32, update, updates
 from writetime.join.counters import decode_context, total
 from writetime.join.order import ClusteringOrder
 from writetime.join.reconcile import merge_updates

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from join_oracle import KEYS, i32, make_table, update
 
+from tests.join.join_oracle import KEYS, i32, make_table, update
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.join.partition import rows_needed
 from writetime.join.reconcile import merge_updates

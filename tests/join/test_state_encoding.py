@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from join_oracle import COUNTERS, NOW, WITH_STATICS, counter_updates, updates
 
+from tests.join.join_oracle import COUNTERS, NOW, WITH_STATICS, counter_updates, updates
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.mutation import decode_mutation
 from writetime.join.order import ClusteringOrder

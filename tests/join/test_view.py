@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from join_oracle import i32
 
+from tests.join.join_oracle import i32
 from writetime.join.view import VisibleRow, is_live, is_live_cell, visible, visible_rows
 from writetime.model import EXPIRED_LIVENESS_TTL, Cell, DeletionTime, Liveness, Row
 
