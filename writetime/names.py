@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 from writetime.errors import NotASegment
 
+_OTHER_BYTES = re.compile(r"~[0-9a-f]{8}\.log$")
 _SEGMENT = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
 
 
@@ -94,12 +95,14 @@ class SegmentRef:
     def ledger(self) -> str:
         return f"ledger/{self.node.path}/{self.segment.stem}.json"
 
-    def archived(self, sealed_at: datetime) -> str:
-        """The place in the archive; `sealed_at` (aware) is when the node finished the segment."""
+    def archived(self, sealed_at: datetime, *, crc32c: int | None = None) -> str:
+        """The place in the archive; `sealed_at` (aware) is when the node finished the segment. With `crc32c`, the place for other bytes
+        than those that the archive holds under the segment's name: `CommitLog-7-<id>~<crc32c>.log`."""
         utc = sealed_at.astimezone(UTC)
         cluster = part(self.node.cluster)
         node = f"{part(self.node.datacenter)}/{part(self.node.host_id)}"
-        return f"cdc_archive/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.filename}"
+        other = "" if crc32c is None else f"~{crc32c:08x}"
+        return f"cdc_archive/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.stem}{other}.log"
 
     def quarantined(self, position: int, size: int) -> str:
         """Stem of what is kept of a bad range; `.bin` holds the bytes, `.json` the reason."""
@@ -113,6 +116,7 @@ class SegmentRef:
             cluster, datacenter, host_id, filename = pieces[1:]
         elif pieces[0] == "cdc_archive" and len(pieces) == 7:
             cluster, datacenter, host_id, filename = pieces[1], *pieces[4:]
+            filename = _OTHER_BYTES.sub(".log", filename)
         else:
             raise NotASegment("not where segments are kept", operation="read an object's name", obj=name)
         node = NodeName(unpart(cluster), unpart(datacenter), unpart(host_id))

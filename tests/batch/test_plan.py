@@ -13,7 +13,7 @@ from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, total
 from writetime.batch.plan import history, plan_ingest, plan_replay, read_manifest
 from writetime.batch.publish import Published, publish_due, write_published
-from writetime.errors import BatchBusy, BatchError, ChecksumMismatch, ObjectNotFound
+from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.store import open_store
 from writetime.store.local import LocalStore
 
@@ -166,13 +166,33 @@ def test_archiving_goes_on_from_any_point_of_death(store: LocalStore, died_after
     assert store.head(name) is None
 
 
-def test_other_bytes_in_the_archive_stop_everything(store: LocalStore) -> None:
-    name = ship(store, 1)
+def test_other_bytes_in_the_archive_stay_and_hold_up_nothing(store: LocalStore) -> None:
+    name, other = ship(store, 1), ship(store, 2)
     store.put(ref(1).archived(NOW), b"other bytes", if_generation=0)
+    manifest = planned(store)
+    seal(store, manifest)
+    assert archive(store, CLUSTER, 1) == {name: "archived", other: "archived"}
+    assert store.read(ref(1).archived(NOW)) == b"other bytes"
+    archived_as = ledger(store, 1).archived_as
+    assert archived_as is not None
+    assert archived_as != ref(1).archived(NOW)
+    assert store.read(archived_as) == b"segment"
+    assert names.SegmentRef.from_object(archived_as) == ref(1)
+    assert store.head(name) is None
+    replay = plan_replay(store, CLUSTER, start=NOW.replace(minute=0), end=NOW, now=NOW)
+    assert replay is not None
+    assert len(replay.segments) == 3
+
+
+@pytest.mark.parametrize("replacement", [b"replacement", None])
+def test_what_was_replaced_before_it_was_archived_is_told_and_holds_up_nothing(store: LocalStore, replacement: bytes | None) -> None:
+    name, other = ship(store, 1), ship(store, 2)
     seal(store, planned(store))
-    with pytest.raises(ChecksumMismatch, match="other bytes"):
-        archive(store, CLUSTER, 1)
-    assert store.read(name) == b"segment"
+    store.delete(name) if replacement is None else store.put(name, replacement)
+    assert archive(store, CLUSTER, 1) == {name: "quarantined", other: "archived"}
+    assert [problem.kind for problem in ledger(store, 1).problems] == ["replaced"]
+    following = plan(store)
+    assert [segment.object for segment in (following.segments if following else [])] == ([] if replacement is None else [name])
 
 
 def test_a_quarantined_segment_waits_until_a_person_clears_it(store: LocalStore) -> None:

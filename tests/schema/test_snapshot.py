@@ -150,6 +150,7 @@ def replaced(table: str, key: str, value: object) -> dict[str, Any]:
         json.dumps(replaced("columns", "column_name_bytes", "zz")),
         json.dumps(replaced("keyspaces", "replication", ["a"])),
         json.dumps({**document(), "types": [7]}),
+        json.dumps({**document(), "tables": 5}),
     ],
 )
 def test_what_is_no_snapshot_is_refused(content: str) -> None:

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from writetime import names
-from writetime.batch.documents import LedgerEntry, Manifest, Sealed, SegmentInput, SegmentOutcome, SegmentState
+from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, SegmentState
 from writetime.errors import BatchError, ChecksumMismatch, ObjectNotFound, PreconditionFailed
-from writetime.store import Store
+from writetime.store import ObjectInfo, Store
 
 Moved = Literal["archived", "quarantined"]
 
@@ -59,28 +59,48 @@ def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOut
     if not outcome.ok:
         _note(store, segment, "quarantined", batch, outcome, None)
         return "quarantined"
-    _copy(store, segment)
-    _note(store, segment, "archived", batch, outcome, segment.ref.archived(segment.sealed_at))
+    target = _archived(store, segment)
+    if target is None:
+        _note(store, segment, "quarantined", batch, outcome.model_copy(update={"problems": [_replaced(segment)]}), None)
+        return "quarantined"
+    _note(store, segment, "archived", batch, outcome, target)
     _remove_incoming(store, segment)
     return "archived"
 
 
-def _copy(store: Store, segment: SegmentInput) -> None:
-    """Put the segment into the archive, or see that an earlier attempt has."""
-    target = segment.ref.archived(segment.sealed_at)
-    held = store.head(target)
-    if held is None:
-        try:
-            held = store.copy(segment.object, target, if_generation=0)
-        except PreconditionFailed:
-            held = store.head(target)
-    if held is None or (held.size, held.crc32c) != (segment.size, segment.crc32c):
-        raise ChecksumMismatch(
-            "the archive holds other bytes than the batch read",
-            operation="archive a segment",
-            obj=target,
-            hint=f"Compare it with {segment.object}; nothing was deleted.",
-        )
+def _archived(store: Store, segment: SegmentInput) -> str | None:
+    """Where the archive holds the very bytes that the batch read, now or since an earlier attempt; None if they are nowhere any more.
+
+    Other bytes under the segment's name stay what they are: these get a name with their checksum, and nothing else waits for a person.
+    """
+    for target in (segment.ref.archived(segment.sealed_at), segment.ref.archived(segment.sealed_at, crc32c=segment.crc32c)):
+        held = store.head(target) or _copy(store, segment, target)
+        if held is None:
+            return None
+        if (held.size, held.crc32c) == (segment.size, segment.crc32c):
+            return target
+    raise ChecksumMismatch(
+        "the archive holds other bytes of the same checksum",
+        operation="archive a segment",
+        obj=target,
+        hint=f"Compare it with {segment.object}; nothing was deleted.",
+    )
+
+
+def _copy(store: Store, segment: SegmentInput, target: str) -> ObjectInfo | None:
+    """What the archive holds after copying; None if the object is no longer the one that the batch read."""
+    source = store.head(segment.object)
+    if source is None or source.generation != segment.generation:
+        return None
+    try:
+        return store.copy(segment.object, target, if_generation=0)
+    except PreconditionFailed:
+        return store.head(target)
+
+
+def _replaced(segment: SegmentInput) -> Problem:
+    message = "replaced or removed after the batch had read it: what was read is in the tables, but not in the archive"
+    return Problem(kind="replaced", position=0, size=segment.size, message=message)
 
 
 def _remove_incoming(store: Store, segment: SegmentInput) -> None:

@@ -46,7 +46,10 @@ def mutations(document: Mapping[str, Any]) -> list[Mutation]:
     """The mutations of a snapshot, one for each keyspace, in the order of their names. Raises SchemaError."""
     rows: dict[str, dict[str, list[Row]]] = {}
     for name, table in _TABLES.items():
-        for index, values in enumerate(document.get(name) or ()):
+        entries = document.get(name) or []
+        if not isinstance(entries, list):
+            raise SchemaError(f"it is no list but {type(entries).__name__}", operation="read a schema snapshot", obj=name)
+        for index, values in enumerate(entries):
             keyspace, row = _row(table, values, f"{name}[{index}]")
             rows.setdefault(keyspace, {}).setdefault(name, []).append(row)
     return [
