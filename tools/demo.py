@@ -38,7 +38,7 @@ from writetime.store import Store
 FOLDER = ROOT / "var" / "demo"
 RUN = ROOT / "var" / "run"
 DAGS = ("cdc_ingest", "cdc_publish", "cdc_replay")
-_PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS = 600.0
 
 app = typer.Typer(add_completion=False, help=__doc__, invoke_without_command=True)
 Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo left.")]

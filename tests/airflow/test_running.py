@@ -26,7 +26,7 @@ from writetime.batch.documents import LedgerEntry, Sealed
 from writetime.batch.plan import history, read_sealed
 from writetime.store import Store, open_store
 
-pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 class Story:
@@ -50,7 +50,7 @@ class Story:
     def run(self, dag: str) -> tuple[str, str, dict[str, Any]]:
         """Trigger and wait; run id, state, and the task instances by name."""
         run = self.api.trigger(dag)
-        state = self.api.wait(dag, run, seconds=300)
+        state = self.api.wait(dag, run, seconds=600)
         return run, state, self.tasks(dag, run)
 
     def tasks(self, dag: str, run: str) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
 
     # Cleared but not mended: red again.
     story.api.clear("cdc_ingest", run, [("segment", 0)])
-    assert story.api.wait("cdc_ingest", run, seconds=120) == "failed"
+    assert story.api.wait("cdc_ingest", run, seconds=300) == "failed"
     assert story.sealed().number == first.number
 
     # Mended as an operator would, with a plain copy, then cleared: green, and in with the next batch.
     (story.site.bucket / name).write_bytes(damaged.original)
     story.api.clear("cdc_ingest", run, [("segment", 0)])
-    assert story.api.wait("cdc_ingest", run, seconds=120) == "success"
+    assert story.api.wait("cdc_ingest", run, seconds=300) == "success"
     assert story.ledger(name).state == "retry"
     _, state, _ = story.run("cdc_ingest")
     assert state == "success"
@@ -183,7 +183,7 @@ def replay(story: Story, hour: str) -> None:
     done = story.airflow.command("backfill", "create", "--dag-id", "cdc_replay", "--from-date", hour, "--to-date", hour)
     assert done.returncode == 0, done.stdout + done.stderr
     run = demo.wait_for_next_run(story.api, "cdc_replay", before)
-    assert story.api.wait("cdc_replay", run, seconds=300) == "success", json.dumps(story.api.tasks("cdc_replay", run), default=str)
+    assert story.api.wait("cdc_replay", run, seconds=600) == "success", json.dumps(story.api.tasks("cdc_replay", run), default=str)
 
 
 def test_the_interface_shows_the_dags(story: Story) -> None:
