@@ -13,10 +13,11 @@ RUNBOOK = """
 Folds the archived segments of a data interval into the state again, as a batch of its own. What the tables already hold changes
 nothing and is published by nobody twice; what was missing comes in.
 
-* From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00`
+* From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed`
 * From the UI: trigger with `start` and `end`.
 
-Its own hourly schedule does nothing: it is there because a backfill needs one. `plan` is retried while another batch is open.
+Its own hourly schedule does nothing: it is there because a backfill needs one. Those empty runs are why a backfill has to say
+`--reprocess-behavior completed` (in the UI: All Runs): Airflow would pass over their hours. `plan` is retried while another batch is open.
 """
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"

@@ -22,9 +22,9 @@ ELSEWHERE = {
     "make types": (".ci/run", "make types"),
     "make test-gcs": (".ci/run", "make test-gcs"),
     "make record": ("tests/test_recording.py", "tests.ring.record"),
-    "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00": (
+    "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed": (
         "tests/airflow/test_running.py",
-        '"backfill", "create", "--dag-id", "cdc_replay", "--from-date"',
+        '"--reprocess-behavior", "completed"',
     ),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
 }

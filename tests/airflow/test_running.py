@@ -88,7 +88,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     folders = story.recording.stage(story.site.nodes)
-    _make_older(folders.values(), days=3)
+    _make_older(folders.values())
     damaged = flip_a_byte_of_a_captured_frame(folders[story.recording.nodes[0].host_id])
     demo.ship(story.site, story.recording, stage=False)
     name = names.SegmentRef(
@@ -169,9 +169,10 @@ def names_hour(object_name: str) -> str:
     return f"{date.removeprefix('date=')}T{hour.removeprefix('hour=')}:00:00"
 
 
-def _make_older(folders: Iterable[Path], *, days: int) -> None:
-    """Let the segments have been sealed some days ago, all in one hour: a backfill only takes hours that are over."""
-    sealed_at = (datetime.now(UTC) - timedelta(days=days)).replace(minute=10)
+def _make_older(folders: Iterable[Path]) -> None:
+    """Let all segments have been sealed in the hour before this one: a backfill only takes hours that are over, and of this very hour the
+    DAG's own schedule has made an empty run."""
+    sealed_at = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=10)
     for folder in folders:
         for file in folder.iterdir():
             os.utime(file, (sealed_at.timestamp(), sealed_at.timestamp()))
@@ -179,10 +180,10 @@ def _make_older(folders: Iterable[Path], *, days: int) -> None:
 
 def replay(story: Story, hour: str) -> None:
     """As the README says it, from a shell."""
-    before = {run["dag_run_id"] for run in story.api.runs("cdc_replay")}
-    done = story.airflow.command("backfill", "create", "--dag-id", "cdc_replay", "--from-date", hour, "--to-date", hour)
+    interval = ("--from-date", hour, "--to-date", hour)
+    done = story.airflow.command("backfill", "create", "--dag-id", "cdc_replay", *interval, "--reprocess-behavior", "completed")
     assert done.returncode == 0, done.stdout + done.stderr
-    run = demo.wait_for_next_run(story.api, "cdc_replay", before)
+    (run,) = [run["dag_run_id"] for run in story.api.runs("cdc_replay") if run["run_type"] == "backfill"]
     assert story.api.wait("cdc_replay", run, seconds=600) == "success", json.dumps(story.api.tasks("cdc_replay", run), default=str)
 
 
