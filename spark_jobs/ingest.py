@@ -38,7 +38,7 @@ from spark_jobs.state import upsert
 from spark_jobs.warehouse import Warehouse
 from writetime import names
 from writetime.batch.documents import Accounting, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
-from writetime.batch.plan import read_manifest, read_sealed
+from writetime.batch.plan import read_manifest, read_schema, read_sealed
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
@@ -138,7 +138,7 @@ class Batch:
 
     def _learn(self, frames: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
-        learner = self._known_schema()
+        learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
         ids = [bytearray(table_id.bytes) for table_id in SCHEMA_TABLES]
@@ -170,12 +170,6 @@ class Batch:
 
     def _segment_versions(self) -> list[int]:
         return [segment.ref.segment.version for segment in self.manifest.segments]
-
-    def _known_schema(self) -> SchemaLearner:
-        if self.base is None:
-            return SchemaLearner()
-        name = names.batch_object(self.manifest.cluster, self.base.number, "schema")
-        return SchemaLearner.from_json(self.store.read(name).decode())
 
     def _wanted(self, table: Table) -> bool:
         tables = self.config.tables

@@ -24,12 +24,11 @@ from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
 from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse, changes_schema
-from writetime import envelope, names
-from writetime.batch.plan import history, read_manifest
+from writetime import envelope
+from writetime.batch.plan import history, read_manifest, read_schema
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
 from writetime.errors import ConfigError, WritetimeError
-from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.store import Store, open_store
 
@@ -96,8 +95,7 @@ class Outbox:
 
     def _records(self, since: int) -> DataFrame | None:
         """Kafka records of the batches after `since`, each publisher's share in one partition, in the order they have to go."""
-        learnt = self.store.read(names.batch_object(self.config.cluster.name, self.upto, "schema"))
-        learner = SchemaLearner.from_json(learnt)
+        learner = read_schema(self.store, self.config.cluster.name, self.upto)
         schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")

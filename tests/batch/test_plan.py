@@ -249,6 +249,15 @@ def test_a_replay_takes_the_hours_of_its_interval(store: LocalStore) -> None:
     assert ledger(store, 2).batch == 1
 
 
+def test_a_replay_finishes_the_archive_of_a_batch_that_died_after_its_seal(store: LocalStore) -> None:
+    hour = NOW.replace(minute=0)
+    ship(store, 1, sealed_at=hour)
+    seal(store, planned(store))
+    replay = plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW)
+    assert replay is not None
+    assert [segment.object for segment in replay.segments] == [ref(1).archived(hour)]
+
+
 def test_a_replay_waits_for_an_open_batch(store: LocalStore) -> None:
     ship(store, 1)
     planned(store)

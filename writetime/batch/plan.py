@@ -16,6 +16,7 @@ from writetime import names
 from writetime.batch.archive import archive
 from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Sealed, SegmentInput
 from writetime.errors import BatchBusy, NotASegment, PreconditionFailed
+from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 
 
@@ -47,6 +48,11 @@ def read_manifest(store: Store, cluster: str, number: int) -> Manifest:
     return Manifest.model_validate_json(store.read(names.batch_object(cluster, number, "manifest")))
 
 
+def read_schema(store: Store, cluster: str, number: int) -> SchemaLearner:
+    """All that was learnt of the schema up to a batch, that one included. Before the first batch (0) that is nothing."""
+    return SchemaLearner.from_json(store.read(names.batch_object(cluster, number, "schema"))) if number else SchemaLearner()
+
+
 def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
     return Sealed.read(store, names.batch_object(cluster, number, "sealed"))
 
@@ -56,9 +62,7 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     past = history(store, cluster)
     if past.open:
         return read_manifest(store, cluster, past.last)
-    if past.sealed:
-        # A batch that died between seal and archive left its segments in cdc/: finish that first, or they would come in again.
-        archive(store, cluster, past.sealed.number)
+    _finish(store, cluster, past)
     held = _held(store, past.sealed)
     segments = [
         segment
@@ -90,6 +94,7 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
             obj=names.batch_object(cluster, past.last, "manifest"),
             hint="It is finished by the next run of cdc_ingest.",
         )
+    _finish(store, cluster, past)
     segments = []
     for hour in _hours(start, end):
         found = _segments(store, names.archive_hour_prefix(cluster, hour))
@@ -97,6 +102,12 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
     if not segments:
         return None
     return _create(store, cluster, past, "replay", segments, [], now, interval)
+
+
+def _finish(store: Store, cluster: str, past: History) -> None:
+    """A batch that died between seal and archive left its segments in cdc/: they would come in again, and be missing from a replay."""
+    if past.sealed:
+        archive(store, cluster, past.sealed.number)
 
 
 def _create(
