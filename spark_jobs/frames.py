@@ -94,7 +94,7 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[di
         return
     updates = 0
     for frame in found.frames:
-        body = buffer[frame.body_offset : frame.body_offset + frame.body_length]
+        body = found.body(frame)
         try:
             count, table_id, key = _peek(body)
         except DecodeError as error:
@@ -113,8 +113,7 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[di
         }
     for problem in found.problems:
         # A torn tail of a finished segment is loss too: the node will write no more of it.
-        lost = buffer[problem.position : problem.position + problem.size]
-        yield _problem(segment, problem.kind, problem.position, lost, str(problem.error))
+        yield _problem(segment, problem.kind, problem.position, found.lost(problem), str(problem.error))
     yield _done(segment, len(found.frames), updates)
 
 

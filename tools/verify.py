@@ -136,8 +136,9 @@ def _updates_per_node(store: Store, recording: Recording, captured: set[str], ba
 
 def _captured_updates(buffer: bytes, schema: Schema, captured: set[str]) -> int:
     count = 0
-    for frame in scan(buffer).frames:
-        mutation = decode_mutation(buffer[frame.body_offset : frame.body_offset + frame.body_length], schema)
+    found = scan(buffer)
+    for frame in found.frames:
+        mutation = decode_mutation(found.body(frame), schema)
         count += sum(schema.tables[update.table_id].full_name in captured for update in mutation.updates)
     return count
 

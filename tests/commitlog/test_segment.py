@@ -11,7 +11,7 @@ from tests.commitlog.examples import RANGES_TABLE, SCHEMA, TTL_FRAME, V8_HEADER_
 from writetime.commitlog import frames, sections
 from writetime.commitlog.descriptor import Descriptor
 from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.segment import Engine, Scan, peek, scan
+from writetime.commitlog.segment import Ending, Engine, Scan, peek, scan
 from writetime.errors import CorruptDescriptor, CorruptFrame, MalformedMutation, NotASegment, TornTail, UnsupportedSegment, WritetimeError
 
 SEGMENT = small_segment()
@@ -224,6 +224,39 @@ def test_every_byte_is_accounted_for(engine: Engine) -> None:
             covered[start:end] = b"\1" * (end - start)
         missing = [i for i in range(20, len(SEGMENT)) if not covered[i]]
         assert all(any(marker <= i < marker + 8 for marker in MARKERS) for i in missing), position
+
+
+ENDINGS: list[tuple[str, bytes, int | None, Ending]] = [
+    ("header only", SEGMENT[:20], None, Ending.UNUSED),
+    ("preallocated, never used", SEGMENT[:20] + bytes(500), None, Ending.UNUSED),
+    ("bare", SEGMENT, None, Ending.END_OF_FILE),
+    ("cut between two sections", SEGMENT[: MARKERS[2]], None, Ending.END_OF_FILE),
+    ("padded", PADDED, None, Ending.ZEROS),
+    ("padded by less than a marker", SEGMENT + bytes(5), None, Ending.ZEROS),
+    ("half a frame", SEGMENT[: STARTS[5] + 30], None, Ending.TORN),
+    ("cut between two frames", SEGMENT[: STARTS[5]], None, Ending.TORN),
+    ("half a marker", SEGMENT[: MARKERS[2] + 5], None, Ending.TORN),
+    ("a byte far behind the end", flip(PADDED, 4000), None, Ending.TORN),
+    ("the last marker's CRC", flip(PADDED, MARKERS[2] + 6), None, Ending.DAMAGED),
+    ("damage further in", flip(PADDED, STARTS[1] + 20), None, Ending.ZEROS),
+    ("two sections of three are synced", PADDED, MARKERS[2], Ending.GROWING),
+    ("nothing is synced", PADDED, 0, Ending.GROWING),
+    ("all that there is is synced", SEGMENT, len(SEGMENT), Ending.GROWING),
+    ("more is synced than there is", SEGMENT, len(SEGMENT) + 1, Ending.TORN),
+]
+
+
+@pytest.mark.parametrize(("content", "synced", "ending"), [case[1:] for case in ENDINGS], ids=[case[0] for case in ENDINGS])
+def test_how_a_segment_ends_has_a_name(content: bytes, synced: int | None, ending: Ending, engine: Engine) -> None:
+    assert scan(content, synced=synced, engine=engine).ending is ending
+
+
+def test_a_plain_segment_is_its_own_image(engine: Engine) -> None:
+    damaged = flip(PADDED, STARTS[1] + 20)
+    found = scan(damaged, engine=engine)
+    assert found.image is damaged
+    assert [found.body(frame) for frame in found.frames] == [damaged[f.start + 8 : f.position - 4] for f in found.frames]
+    assert [found.lost(problem) for problem in found.problems] == [damaged[STARTS[1] : MARKERS[1]]]
 
 
 SYNCED: list[tuple[str, bytes, int, list[int], list[str]]] = [

@@ -28,7 +28,7 @@ def check_segment(store: Store, cluster: str, name: str) -> list[Problem]:
     except SegmentError as error:
         return [Problem(kind=type(error).__name__, position=0, size=len(buffer), message=str(error))]
     damaged = [Problem(kind=p.kind, position=p.position, size=p.size, message=str(p.error)) for p in found.problems]
-    return sorted(damaged + _undecodable(buffer, found, known_schema(store, cluster)), key=lambda p: p.position)
+    return sorted(damaged + _undecodable(found, known_schema(store, cluster)), key=lambda p: p.position)
 
 
 def known_schema(store: Store, cluster: str) -> SchemaLearner:
@@ -53,13 +53,13 @@ def _apply_snapshot(learner: SchemaLearner, text: bytes) -> None:
         return
 
 
-def _undecodable(buffer: bytes, found: Scan, learner: SchemaLearner) -> list[Problem]:
+def _undecodable(found: Scan, learner: SchemaLearner) -> list[Problem]:
     """The frames that cannot be used, also with what the segment itself tells of the schema."""
     version = found.descriptor.version
     problems: list[Problem] = []
     peeked: list[tuple[Frame, bytes, int, UUID]] = []
     for frame in found.frames:
-        body = buffer[frame.body_offset : frame.body_offset + frame.body_length]
+        body = found.body(frame)
         try:
             count, table_id, _ = peek(body)
             if table_id in SCHEMA_TABLES:

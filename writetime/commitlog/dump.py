@@ -30,28 +30,24 @@ def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | N
     for a file that is no readable segment; damage inside is passed over (see `segment.scan`).
     """
     learner = learner or SchemaLearner()
-    scans = [(scan(content, name=name), content) for name, content in segments]
-    for found, content in scans:
-        learn(found, content, learner)
+    scans = [scan(content, name=name) for name, content in segments]
+    for found in scans:
+        learn(found, learner)
     schema, cdc_ever = learner.schema(), learner.cdc_ever
-    for found, content in scans:
+    for found in scans:
         for frame in found.frames:
-            line = _line(found, frame, _body(content, frame), schema)
+            line = _line(found, frame, found.body(frame), schema)
             line["cdc"] = any(table.id in cdc_ever for table in line.pop("tables"))
             yield json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
-def learn(found: Scan, content: bytes, learner: SchemaLearner) -> None:
+def learn(found: Scan, learner: SchemaLearner) -> None:
     """Hand every schema change in a segment to the learner."""
     schema = Schema(tables=dict(SCHEMA_TABLES))
     for frame in found.frames:
-        body = _body(content, frame)
+        body = found.body(frame)
         if peek(body)[1] in SCHEMA_TABLES:
             learner.apply(decode_mutation(body, schema, version=found.descriptor.version))
-
-
-def _body(content: bytes, frame: Frame) -> bytes:
-    return content[frame.body_offset : frame.body_offset + frame.body_length]
 
 
 def _line(found: Scan, frame: Frame, body: bytes, schema: Schema) -> dict[str, Any]:

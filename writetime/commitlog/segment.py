@@ -13,9 +13,9 @@ from __future__ import annotations
 import importlib.util
 import re
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID
 
 from writetime.commitlog import frames, sections
@@ -23,6 +23,9 @@ from writetime.commitlog.descriptor import Descriptor, parse
 from writetime.commitlog.frames import FrameCheck, check_frame
 from writetime.commitlog.vint import read_unsigned
 from writetime.errors import CorruptDescriptor, CorruptFrame, CorruptSection, MalformedMutation, SegmentError, TornTail
+
+if TYPE_CHECKING:
+    from writetime.commitlog.keystore import Keystore
 
 Engine = Literal["auto", "python", "numba"]
 ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame"]
@@ -75,14 +78,45 @@ class Problem:
     error: SegmentError
 
 
+class Ending(StrEnum):
+    """What stands where reading ended. One of the last two has a problem that says more."""
+
+    UNUSED = "unused"
+    """There is no section: the node had prepared the segment and never wrote into it."""
+    END_OF_FILE = "end_of_file"
+    """The file ends where its last section does."""
+    ZEROS = "zeros"
+    """Zeros follow the last section: the file was preallocated and has room left."""
+    GROWING = "growing"
+    """The position given as synced: what follows may be half-written and was not looked at."""
+    TORN = "torn"
+    """The last section or marker is not whole: a node that lives or has crashed, or a file cut short."""
+    DAMAGED = "damaged"
+    """Bytes that are no section, and no marker behind them proves itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All good frames of a segment in log order, and all problems. `end` is where reading ended: the useful length in bytes."""
+    """All good frames of a segment in log order, and all problems. `end` is where reading ended: the useful length in bytes.
+
+    `image` is the segment as an uncompressed file would be: header, markers and payloads at their logical positions, which Cassandra
+    calls positions too. Frames and `end` are positions in it. Of a plain segment it is the file itself.
+    """
 
     descriptor: Descriptor
     frames: list[Frame]
     problems: list[Problem]
     end: int
+    ending: Ending
+    image: bytes
+
+    def body(self, frame: Frame) -> bytes:
+        """The mutation of a frame."""
+        return self.image[frame.body_offset : frame.body_offset + frame.body_length]
+
+    def lost(self, problem: Problem) -> bytes:
+        """The bytes of a problem's range."""
+        return self.image[problem.position : problem.position + problem.size]
 
 
 class RawProblem(NamedTuple):
@@ -91,11 +125,12 @@ class RawProblem(NamedTuple):
     reason: Reason
 
 
-def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engine = "auto") -> Scan:
+def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engine = "auto", keys: Keystore | None = None) -> Scan:
     """Read a segment's bytes. `name` is its file name, for errors; if it is a segment's, header and name must agree.
 
     `synced` is for a segment that its node still writes: the position from `_cdc.idx`, past which bytes may be half-written and are
-    not looked at. Leave it out for a finished one. Raises NotASegment, CorruptDescriptor, UnsupportedSegment for the header alone.
+    not looked at. Leave it out for a finished one. `keys` open an encrypted segment.
+    Raises NotASegment, CorruptDescriptor, UnsupportedSegment for the header alone.
     """
     descriptor, start = parse(buf, name=name)
     _check_name(descriptor, name)
@@ -109,7 +144,20 @@ def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engin
     # A whole frame across the synced position is merely not synced; anything else there is less than was promised.
     if synced is not None and end < synced and not raw and check_frame(buf, end, len(buf))[0] is not FrameCheck.OK:
         raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
-    return Scan(descriptor, found, [problem(item, name) for item in raw], end)
+    problems = [problem(item, name) for item in raw]
+    return Scan(descriptor, found, problems, end, _ending(problems, start, end, len(buf), growing=synced is not None), buf)
+
+
+def _ending(problems: list[Problem], start: int, end: int, length: int, *, growing: bool) -> Ending:
+    if problems and problems[-1].kind == "torn_tail":
+        return Ending.TORN
+    if problems and problems[-1].position + problems[-1].size > end:
+        return Ending.DAMAGED
+    if growing:
+        return Ending.GROWING
+    if end == start:
+        return Ending.UNUSED
+    return Ending.END_OF_FILE if end == length else Ending.ZEROS
 
 
 def problem(raw: RawProblem, name: str = "") -> Problem:

@@ -1,0 +1,17 @@
+"""Java keystores: where Cassandra's nodes keep the keys of their encrypted commit logs.
+
+Passwords come from the environment or the caller; they and the keys never stand in an error, a log line or a repr.
+"""
+
+from __future__ import annotations
+
+
+class Keystore:
+    """Secret keys by their alias, which is compared without regard to case, as Java does."""
+
+    def __init__(self, path: str, secrets: dict[str, bytes]) -> None:
+        self.path = path
+        self._secrets = {alias.lower(): secret for alias, secret in secrets.items()}
+
+    def __repr__(self) -> str:
+        return f"Keystore({self.path!r}, {len(self._secrets)} keys)"
