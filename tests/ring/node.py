@@ -160,7 +160,7 @@ class Node:
         """Run nodetool against this node; what it printed. ServiceError if it fails."""
         main = "org.apache.cassandra.tools.NodeTool"
         options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dcom.sun.jndi.rmiURLParsing=legacy"]
-        command = [java(), *options, *_access(), *self._properties(), "-cp", self._jars(), main]
+        command = [java(), *options, *access(), *self._properties(), "-cp", self._jars(), main]
         command += ["-h", "127.0.0.1", "-p", str(self.jmx_port), *arguments]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -182,7 +182,7 @@ class Node:
             "-Djava.net.preferIPv4Stack=true",
             f"-Djava.io.tmpdir={self.folder}",
         ]
-        return [java(), *memory, *own, *_access(), *self._properties(), "-cp", self._jars(), "org.apache.cassandra.service.CassandraDaemon"]
+        return [java(), *memory, *own, *access(), *self._properties(), "-cp", self._jars(), "org.apache.cassandra.service.CassandraDaemon"]
 
     def _properties(self) -> list[str]:
         return [
@@ -209,7 +209,8 @@ class Node:
         (self.folder / "logback.xml").write_text(_LOGBACK, encoding="utf-8")
 
 
-def _access() -> list[str]:
+def access() -> list[str]:
+    """Options of the JVM that let Cassandra's classes reach where they reach."""
     return [f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS] + [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENS]
 
 
