@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from writetime.commitlog import cli as commitlog
 from writetime.config import load
 from writetime.errors import ConfigError, WritetimeError
 
@@ -51,6 +52,8 @@ def build() -> typer.Typer:
         """Takes the option into the help; `main` acts on it."""
 
     app.add_typer(config_app, name="config")
+    for name, command in commitlog.COMMANDS.items():
+        app.command(name)(command)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         _add(app, point)
     return app

@@ -103,6 +103,19 @@ class SchemaLearner:
             new |= self.apply(mutation)
         return new
 
+    def apply_document(self, text: str | bytes, *, obj: str = "") -> None:
+        """Take in a schema snapshot or what another learner wrote with `to_json`, whichever it is. Raises SchemaError."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise SchemaError(f"it is no JSON: {error}", operation="read a schema", obj=obj) from error
+        if not isinstance(document, dict):
+            raise SchemaError("it is no JSON object", operation="read a schema", obj=obj)
+        if "partitions" in document:
+            self._absorb(type(self).from_json(text))
+        elif not self.apply_snapshot(document) and not self._facts:
+            raise SchemaError("it says nothing of a schema", operation="read a schema", obj=obj)
+
     def schema(self) -> Schema:
         """The schema of all facts so far: living tables, dropped lives of tables, and Cassandra's own."""
         schema = Schema(tables=dict(system.TABLES))
@@ -139,7 +152,7 @@ class SchemaLearner:
         return learner
 
     def _apply(self, table: str, update: PartitionUpdate) -> bool:
-        keyspace = update.key.decode()
+        keyspace = update.key.decode("utf-8", "surrogateescape")
         if keyspace in KNOWN_BY_HEART:
             return False
         facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
@@ -152,6 +165,17 @@ class SchemaLearner:
         if new:
             self._learnt.pop(keyspace, None)
         return new
+
+    def _absorb(self, other: SchemaLearner) -> None:
+        for (table, keyspace), more in other._facts.items():
+            facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
+            facts.deletions |= more.deletions
+            facts.ranges |= more.ranges
+            for clustering, row in more.rows.items():
+                of_row = facts.rows.setdefault(clustering, _RowFacts())
+                of_row.cells |= row.cells
+                of_row.deletions |= row.deletions
+            self._learnt.pop(keyspace, None)
 
     def _of(self, keyspace: str) -> _Learnt:
         learnt = self._learnt.get(keyspace)

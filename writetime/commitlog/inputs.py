@@ -1,0 +1,171 @@
+"""Which segments a person means by paths on a command line: files, folders, and objects of a bucket, in log order.
+
+A file is taken as it is, whatever its name. A folder stands for every segment below it, a bucket URL for the object of that name or for
+all that lie under it. A node keeps its segments in one folder and gives them increasing ids, so log order is: by folder, then by id
+(never by name or time). What is not there is an error of its own that holds up nothing else.
+
+Opens nothing but what it is asked for, one file at a time. Knows nothing of what is inside a segment but where its id stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from writetime.errors import ObjectNotFound, StoreError, WritetimeError
+from writetime.store import Store, open_store
+
+_SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log")
+"""The second form is how the archive names other bytes of the same segment (writetime.names)."""
+_ID_OFFSET, _ID_END = 4, 12
+
+
+class _Place(Protocol):
+    def read(self, name: str, end: int | None = None) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file to read. `folder` tells one node's log from another's; `id` is None if nothing tells it; `size` in bytes."""
+
+    folder: str
+    name: str
+    id: int | None
+    size: int
+    place: _Place = field(compare=False, repr=False)
+
+    @property
+    def where(self) -> str:
+        """What can be given on a command line again."""
+        return f"{self.folder}/{self.name}" if self.folder else self.name
+
+    def read(self) -> bytes:
+        """The file's bytes. Raises StoreError."""
+        return self.place.read(self.name)
+
+    def read_idx(self) -> bytes | None:
+        """The `_cdc.idx` beside it, or None if there is none. Raises StoreError."""
+        match = _SEGMENT.fullmatch(self.name)
+        if match is None:
+            return None
+        try:
+            return self.place.read(f"{match[1]}_cdc.idx")
+        except ObjectNotFound:
+            return None
+
+
+def find(paths: Iterable[str]) -> tuple[list[Input], list[WritetimeError]]:
+    """The files that `paths` stand for, in log order and each once, and an error for each path that stands for none."""
+    found: dict[str, Input] = {}
+    errors: list[WritetimeError] = []
+    for path in paths:
+        try:
+            inputs = list(_find(path))
+            if not inputs:
+                raise ObjectNotFound("no segment is there", operation="look for segments", obj=path, hint="They are CommitLog-*.log.")
+        except WritetimeError as error:
+            errors.append(error)
+        else:
+            found.update((each.where, each) for each in inputs)
+    return sorted(found.values(), key=lambda each: (each.folder, -1 if each.id is None else each.id, each.name)), errors
+
+
+def read(path: str) -> bytes:
+    """The bytes of one file or object. Raises StoreError."""
+    if _is_url(path):
+        root, name = _split_url(path)
+        return open_store(root).read(name)
+    file = Path(path.removeprefix("file://"))
+    return _Folder(file.parent).read(file.name)
+
+
+def _find(path: str) -> Iterator[Input]:
+    return _in_bucket(path) if _is_url(path) else _on_disk(Path(path.removeprefix("file://")))
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path and not path.startswith("file://")
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    path: Path
+
+    def read(self, name: str, end: int | None = None) -> bytes:
+        try:
+            with (self.path / name).open("rb") as file:
+                return file.read(-1 if end is None else end)
+        except OSError as error:
+            raise _disk_error(error, self.path / name) from error
+
+
+def _on_disk(path: Path) -> Iterator[Input]:
+    try:
+        if path.is_dir():
+            files = [file for file in path.rglob("CommitLog-*.log") if _SEGMENT.fullmatch(file.name) and file.is_file()]
+            # What a store on disk keeps for itself (writetime.store.local) is no object.
+            yield from (_file(file) for file in files if ".writetime" not in file.relative_to(path).parts)
+        else:
+            yield _file(path)
+    except OSError as error:
+        raise _disk_error(error, path) from error
+
+
+def _file(path: Path) -> Input:
+    size = path.stat().st_size
+    place = _Folder(path.parent)
+    return Input("" if path.parent == Path() else str(path.parent), path.name, _id(path.name, place), size, place)
+
+
+def _disk_error(error: OSError, path: Path) -> StoreError:
+    kind = ObjectNotFound if isinstance(error, FileNotFoundError) else StoreError
+    return kind(error.strerror or str(error), operation="read a file", obj=str(path))
+
+
+def _id(name: str, place: _Place) -> int | None:
+    """The id in the name; of a file that was renamed, the one in its header."""
+    match = _SEGMENT.fullmatch(name)
+    if match is not None:
+        return int(match[2])
+    header = place.read(name, _ID_END)
+    return int.from_bytes(header[_ID_OFFSET:], "big", signed=True) if len(header) == _ID_END else None
+
+
+# --- buckets ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The objects whose names begin with `prefix`, seen as files of a folder."""
+
+    store: Store
+    prefix: str
+
+    def read(self, name: str, end: int | None = None) -> bytes:
+        return self.store.read(self.prefix + name, end=end)
+
+
+def _in_bucket(url: str) -> Iterator[Input]:
+    root, name = _split_url(url)
+    store = open_store(root)
+    name = name.rstrip("/")
+    under = f"{name}/" if name else ""
+    for info in store.list(name):
+        folder, _, file = info.name.rpartition("/")
+        wanted = info.name == name or (info.name.startswith(under) and _SEGMENT.fullmatch(file))
+        if wanted:
+            place = _Prefix(store, f"{folder}/" if folder else "")
+            yield Input(f"{root}/{folder}".rstrip("/"), file, _id(file, place), info.size, place)
+
+
+def _split_url(url: str) -> tuple[str, str]:
+    """(scheme and bucket, name in it)."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, name = rest.partition("/")
+    return f"{scheme}://{bucket}", name
