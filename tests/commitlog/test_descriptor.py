@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.commitlog.examples import V8_HEADER_AND_MARKER
-from writetime.commitlog.descriptor import Descriptor, parse, parse_any
+from writetime.commitlog.descriptor import Descriptor, parse
 from writetime.errors import CorruptDescriptor, NotASegment, SegmentError, UnsupportedSegment
 
 
@@ -25,15 +25,16 @@ def test_headers_come_back(version: int) -> None:
     [
         ({"compressionClass": "LZ4Compressor"}, "LZ4Compressor"),
         ({"compressionClass": "org.apache.cassandra.io.compress.ZstdCompressor"}, "ZstdCompressor"),
-        ({"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": "00"}, "AES/CBC/PKCS5Padding"),
-        ({"encCipher": "AES/CTR", "encKeyAlias": "k", "compressionClass": "LZ4Compressor"}, "AES/CTR"),
+        ({"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": "00"}, "encrypted with AES/CBC/PKCS5Padding"),
+        ({"encCipher": "AES/CTR", "encKeyAlias": "k", "compressionClass": "LZ4Compressor"}, "encrypted with AES/CTR"),
+        ({"encCipher": "AES/CTR", "compressionClass": "LZ4Compressor"}, "LZ4Compressor"),
     ],
 )
-def test_packed_segments_are_named_and_refused(params: dict[str, str], codec: str) -> None:
+def test_packed_segments_say_how(params: dict[str, str], codec: str) -> None:
     header = Descriptor(7, 9, params).encode()
-    with pytest.raises(UnsupportedSegment, match=codec):
-        parse(header, name="CommitLog-7-9.log")
-    assert parse_any(header)[0].params == params
+    descriptor, start = parse(header, name="CommitLog-7-9.log")
+    assert (descriptor.params, descriptor.codec, start) == (params, codec, len(header))
+    assert descriptor.encrypted == codec.startswith("encrypted")
 
 
 def test_a_codec_of_null_is_none() -> None:

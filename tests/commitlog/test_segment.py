@@ -95,7 +95,8 @@ def test_segments_without_frames(content: bytes, end: int, engine: Engine) -> No
         (b"", "", NotASegment),
         (b"not a commit log but a text file\n" * 9, "CommitLog-7-1.log", NotASegment),
         (flip(SEGMENT, 9), "", CorruptDescriptor),
-        (Descriptor(7, 5, {"compressionClass": "LZ4Compressor"}).encode(), "", UnsupportedSegment),
+        (Descriptor(7, 5, {"compressionClass": "com.example.BestCompressor"}).encode(), "", UnsupportedSegment),
+        (Descriptor(9, 5).encode(), "", UnsupportedSegment),
         (SEGMENT, "/somewhere/CommitLog-7-8.log", CorruptDescriptor),
     ],
 )

@@ -6,7 +6,7 @@
     ...   params      JSON object in UTF-8: {} when plain, else compression and encryption keys
     u32   CRC-32 of: version, low half of id, high half of id, length of params as i32, params
 
-Plain segments only are read. Encryption goes before compression: Cassandra ignores the latter when both are set.
+Encryption goes before compression: Cassandra ignores the latter when both are set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HIGHEST_PLAUSIBLE_VERSION = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What a segment says of itself. `params` is empty for a plain segment."""
+    """What a segment says of itself. `params` is empty for a plain segment, and has no nulls."""
 
     version: int
     id: int
@@ -36,10 +36,14 @@ class Descriptor:
     @property
     def codec(self) -> str | None:
         """None if plain; else the compressor's class name without its package, or the cipher."""
-        if self.params.get("encCipher") and self.params.get("encKeyAlias"):
+        if self.encrypted:
             return f"encrypted with {self.params['encCipher']}"
         compressor = self.params.get("compressionClass")
         return str(compressor).rsplit(".", 1)[-1] if compressor else None
+
+    @property
+    def encrypted(self) -> bool:
+        return bool(self.params.get("encCipher") and self.params.get("encKeyAlias"))
 
     def encode(self) -> bytes:
         """The header's bytes."""
@@ -51,21 +55,8 @@ class Descriptor:
 def parse(buf: bytes, *, name: str = "") -> tuple[Descriptor, int]:
     """The header and the position after it.
 
-    Raises NotASegment (no such header at all), CorruptDescriptor (damaged), UnsupportedSegment (other version, compressed, encrypted).
+    Raises NotASegment (no such header at all), CorruptDescriptor (damaged), UnsupportedSegment (another version).
     """
-    descriptor, pos = parse_any(buf, name=name)
-    if descriptor.codec is not None:
-        raise UnsupportedSegment(
-            f"its sections are packed: {descriptor.codec}",
-            operation="read a segment's header",
-            obj=name,
-            hint="Only plain commit logs are read; set commitlog_compression off on the node, or keep the file",
-        )
-    return descriptor, pos
-
-
-def parse_any(buf: bytes, *, name: str = "") -> tuple[Descriptor, int]:
-    """As `parse`, but packed segments are let through: their header says what they are."""
     where: dict[str, Any] = {"operation": "read a segment's header", "obj": name}
     if not buf:
         raise NotASegment("the file is empty", **where)

@@ -1,4 +1,4 @@
-"""Sections of a plain segment (Cassandra 3.0-5.0, db/commitlog/CommitLogSegment.writeSyncMarker, CommitLogSegmentReader).
+"""Sections of a segment (Cassandra 3.0-5.0, db/commitlog/CommitLogSegment.writeSyncMarker, CommitLogSegmentReader).
 
 A segment is a chain of sections; each begins with a sync marker at position P:
 
@@ -7,13 +7,16 @@ A segment is a chain of sections; each begins with a sync marker at position P:
 
 The CRC binds a marker to its segment and place but does not cover `next`. So a valid marker can be found again by its own CRC when the
 chain is broken, and `next` is believed only as far as what stands there bears it out. Zeros instead of a marker end the chain: the file
-is preallocated. This module knows nothing of what is inside a section.
+is preallocated. This module knows nothing of what is inside a section:
+frames in a plain segment, packed bytes in a compressed or encrypted one (`writetime.commitlog.unpack`).
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from functools import cache
 from typing import Final
 
 MARKER_SIZE: Final = 8
@@ -50,7 +53,13 @@ def is_marker(buf: bytes, length: int, seed: int, pos: int) -> bool:
 
 def find_marker(buf: bytes, start: int, data_end: int, length: int, seed: int) -> int:
     """Position of the first sync marker at or after `start` and before `data_end`, or -1."""
-    for pos in range(start, min(data_end, length - MARKER_SIZE + 1)):
-        if is_marker(buf, length, seed, pos):
-            return pos
+    for match in _high_byte(length >> 24).finditer(buf, start, max(start, min(data_end, length - MARKER_SIZE + 1))):
+        if is_marker(buf, length, seed, match.start()):
+            return match.start()
     return -1
+
+
+@cache
+def _high_byte(most: int) -> re.Pattern[bytes]:
+    """The byte that any pointer into the file begins with: few places of a packed file need a closer look."""
+    return re.compile(b"[\\x00-\\x%02x]" % min(most, 0xFF), re.DOTALL)

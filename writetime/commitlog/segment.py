@@ -1,8 +1,9 @@
-"""A whole plain segment: header, sections and frames, with every byte accounted for.
+"""A whole segment: header, sections and frames, with every byte accounted for.
 
 Strategy: frames carry their own CRCs and so do markers, so damage in one place costs only what cannot be told apart from it. Where a
 length cannot be believed, reading goes on at the next marker that proves itself (`sections.is_marker`). Damage is data: it is listed
-with place, size and error and never raised; only a header that is none, damaged or of another kind is.
+with place, size and error and never raised; only a header that is none, damaged or of another kind is. A packed segment is unpacked into
+the uncompressed one first (`writetime.commitlog.unpack`), its image, and that is walked.
 
 `scan` hands the same question to the compiled twin (`writetime.commitlog.kernel`) where that can be imported. This module does not
 look inside a body, except for `peek`.
@@ -14,21 +15,31 @@ import importlib.util
 import re
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from functools import cache
+from functools import cache, partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import UUID
 
-from writetime.commitlog import frames, sections
+from writetime.commitlog import codecs, frames, sections, unpack
 from writetime.commitlog.descriptor import Descriptor, parse
+from writetime.commitlog.encryption import Decryptor
 from writetime.commitlog.frames import FrameCheck, check_frame
 from writetime.commitlog.vint import read_unsigned
-from writetime.errors import CorruptDescriptor, CorruptFrame, CorruptSection, MalformedMutation, SegmentError, TornTail
+from writetime.errors import (
+    CorruptDescriptor,
+    CorruptFrame,
+    CorruptSection,
+    MalformedMutation,
+    SegmentError,
+    TornTail,
+    UnsupportedSegment,
+)
 
 if TYPE_CHECKING:
     from writetime.commitlog.keystore import Keystore
 
 Engine = Literal["auto", "python", "numba"]
-ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame"]
+ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame", "too_large"]
 
 
 class Frame(NamedTuple):
@@ -65,17 +76,26 @@ REASONS: dict[Reason, tuple[type[SegmentError], str]] = {
     Reason.HALF_MARKER: (TornTail, "the last sync marker is half-written"),
     Reason.NOT_AS_PROMISED: (TornTail, "the segment ends before the position that is said to be synced"),
 }
-_KINDS: dict[type[SegmentError], ProblemKind] = {CorruptFrame: "corrupt_frame", CorruptSection: "corrupt_section", TornTail: "torn_tail"}
+_KINDS: dict[type[SegmentError], ProblemKind] = {
+    CorruptFrame: "corrupt_frame",
+    CorruptSection: "corrupt_section",
+    TornTail: "torn_tail",
+    UnsupportedSegment: "too_large",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A range of `size` bytes at `position` that could not be read, and why. The size is 0 where bytes are missing, not wrong."""
+    """A range of `size` bytes at `position` that could not be read, and why. The size is 0 where bytes are missing, not wrong.
+
+    The position is one of the image, like a frame's; where the packed file itself is damaged (`in_file`), it is one of the file.
+    """
 
     kind: ProblemKind
     position: int
     size: int
     error: SegmentError
+    in_file: bool = False
 
 
 class Ending(StrEnum):
@@ -100,7 +120,7 @@ class Scan:
     """All good frames of a segment in log order, and all problems. `end` is where reading ended: the useful length in bytes.
 
     `image` is the segment as an uncompressed file would be: header, markers and payloads at their logical positions, which Cassandra
-    calls positions too. Frames and `end` are positions in it. Of a plain segment it is the file itself.
+    calls positions too. Frames and `end` are positions in it. Of a plain segment it is the file itself, `file`.
     """
 
     descriptor: Descriptor
@@ -109,6 +129,7 @@ class Scan:
     end: int
     ending: Ending
     image: bytes
+    file: bytes
 
     def body(self, frame: Frame) -> bytes:
         """The mutation of a frame."""
@@ -116,7 +137,7 @@ class Scan:
 
     def lost(self, problem: Problem) -> bytes:
         """The bytes of a problem's range."""
-        return self.image[problem.position : problem.position + problem.size]
+        return (self.file if problem.in_file else self.image)[problem.position : problem.position + problem.size]
 
 
 class RawProblem(NamedTuple):
@@ -130,34 +151,78 @@ def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engin
 
     `synced` is for a segment that its node still writes: the position from `_cdc.idx`, past which bytes may be half-written and are
     not looked at. Leave it out for a finished one. `keys` open an encrypted segment.
-    Raises NotASegment, CorruptDescriptor, UnsupportedSegment for the header alone.
+    Raises for the header alone: NotASegment, CorruptDescriptor, UnsupportedSegment (version, compressor or cipher; retriable if all that
+    lacks is the right key).
     """
     descriptor, start = parse(buf, name=name)
     _check_name(descriptor, name)
-    length = len(buf) if synced is None else max(start, min(len(buf), synced))
+    if descriptor.codec is None:
+        found, problems, end = _walk(buf, start, descriptor, synced, name, engine)
+        return Scan(descriptor, found, problems, end, _ending(problems, start, end, len(buf), synced), buf, buf)
+    image, lost, file_end = _unpack(buf, start, descriptor, synced, name, keys)
+    found, in_image, end = _walk(image, start, descriptor, synced, name, engine)
+    in_file = [_file_problem(item, name) for item in lost]
+    ending = _ending(in_file, start, file_end, len(buf), synced)
+    if in_image and in_image[-1].kind == "torn_tail":
+        ending = Ending.TORN
+    logical = [item.logical for item in lost] + [item.position for item in in_image]
+    problems = [item for _, item in sorted(zip(logical, in_file + in_image, strict=True), key=itemgetter(0))]
+    return Scan(descriptor, found, problems, end, ending, image, buf)
+
+
+def _walk(
+    image: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, engine: Engine
+) -> tuple[list[Frame], list[Problem], int]:
+    length = len(image) if synced is None else max(start, min(len(image), synced))
     if _use_kernel(engine):
         from writetime.commitlog import kernel
 
-        found, raw, end = kernel.walk(buf, start, length, descriptor.id).as_python()
+        found, raw, end = kernel.walk(image, start, length, descriptor.id).as_python()
     else:
-        found, raw, end = walk(buf, start, length, descriptor.id)
+        found, raw, end = walk(image, start, length, descriptor.id)
     # A whole frame across the synced position is merely not synced; anything else there is less than was promised.
-    if synced is not None and end < synced and not raw and check_frame(buf, end, len(buf))[0] is not FrameCheck.OK:
+    if synced is not None and end < synced and not raw and check_frame(image, end, len(image))[0] is not FrameCheck.OK:
         raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
-    problems = [problem(item, name) for item in raw]
-    return Scan(descriptor, found, problems, end, _ending(problems, start, end, len(buf), growing=synced is not None), buf)
+    return found, [problem(item, name) for item in raw], end
 
 
-def _ending(problems: list[Problem], start: int, end: int, length: int, *, growing: bool) -> Ending:
+def _unpack(buf: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, keys: Keystore | None) -> unpack.Unpacked:
+    if descriptor.encrypted:
+        decryptor = Decryptor(descriptor, keys, name)
+        packing = unpack.Packing(decryptor.unpack, decryptor.most_of, whole=False)
+        unpacked = unpack.unpack(buf, start, descriptor.id, packing, synced=synced)
+        decryptor.check_key()
+        return unpacked
+    codec = str(descriptor.codec)
+    unpacker = codecs.unpacker(codec)
+    if unpacker is None:
+        raise UnsupportedSegment(f"its compressor is not known: {codec}", operation="read a segment's header", obj=name)
+    packing = unpack.Packing(unpacker, partial(codecs.most_of, codec), whole=codec != "NoopCompressor")
+    return unpack.unpack(buf, start, descriptor.id, packing, synced=synced)
+
+
+def _ending(problems: list[Problem], start: int, end: int, length: int, synced: int | None) -> Ending:
     if problems and problems[-1].kind == "torn_tail":
         return Ending.TORN
     if problems and problems[-1].position + problems[-1].size > end:
         return Ending.DAMAGED
-    if growing:
+    if synced is not None:
         return Ending.GROWING
     if end == start:
         return Ending.UNUSED
     return Ending.END_OF_FILE if end == length else Ending.ZEROS
+
+
+def _file_problem(lost: unpack.Lost, name: str) -> Problem:
+    error = type(lost.error)(
+        f"{lost.error.message} ({lost.size} bytes of the file)",
+        operation="unpack a segment",
+        obj=name,
+        position=lost.position,
+        retriable=lost.error.retriable,
+        hint=lost.error.hint,
+    )
+    return Problem(_KINDS[type(lost.error)], lost.position, lost.size, error, in_file=True)
 
 
 def problem(raw: RawProblem, name: str = "") -> Problem:

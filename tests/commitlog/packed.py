@@ -1,0 +1,100 @@
+"""Writes packed segments as Cassandra does: every compressor, and encrypted. The other way round of `codecs`, `encryption` and `unpack`."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from cryptography.hazmat.primitives import padding
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from tests.commitlog.examples import SCHEMA, delete_range, insert
+from writetime.commitlog import frames, sections
+from writetime.commitlog.descriptor import Descriptor
+from writetime.commitlog.encode import encode_mutation
+from writetime.commitlog.keystore import Keystore
+
+ID = 0x1_0000_0007
+ALIAS = "writetime_test"
+KEY = bytes(range(16))
+IV = bytes(range(100, 116))
+KEYS = Keystore("a test's", {ALIAS: KEY})
+ENCRYPTION = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": ALIAS, "encIV": IV.hex()}
+
+
+def lz4(content: bytes) -> bytes:
+    return struct.pack("<i", len(content)) + bytes(pa.Codec("lz4_raw").compress(content, asbytes=True))
+
+
+def snappy(content: bytes) -> bytes:
+    return bytes(pa.Codec("snappy").compress(content, asbytes=True))
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(content, asbytes=True))
+
+
+def deflate(content: bytes) -> bytes:
+    return zlib.compress(content) if content else b""
+
+
+def noop(content: bytes) -> bytes:
+    return content
+
+
+def encrypted(content: bytes, *, chunk: int = 100, key: bytes = KEY) -> bytes:
+    """Blocks of at most `chunk` bytes each, so that frames run across them."""
+    return b"".join(encrypted_block(content[i : i + chunk], key=key) for i in range(0, len(content), chunk))
+
+
+def encrypted_block(content: bytes, *, key: bytes = KEY) -> bytes:
+    plain = struct.pack(">I", len(content)) + lz4(content)
+    padder = padding.PKCS7(128).padder()
+    encryptor = Cipher(algorithms.AES(key), modes.CBC(IV)).encryptor()
+    ciphertext = encryptor.update(padder.update(plain) + padder.finalize()) + encryptor.finalize()
+    return struct.pack(">II", len(ciphertext), len(plain)) + ciphertext
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "LZ4Compressor": lz4,
+    "SnappyCompressor": snappy,
+    "DeflateCompressor": deflate,
+    "ZstdCompressor": zstd,
+    "NoopCompressor": noop,
+}
+PACKINGS = [*COMPRESSORS, "encrypted"]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed segment, the plain one that it stands for, and where each section begins in either."""
+
+    file: bytes
+    plain: bytes
+    markers: list[int]
+    logical: list[int]
+
+
+def pack(contents: Sequence[bytes], packing: str, *, version: int = 7, segment_id: int = ID, chunk: int = 100) -> Packed:
+    """A segment with these sections' contents. `packing` is a compressor's class name, fully qualified or not, or `encrypted`."""
+    params = ENCRYPTION if packing == "encrypted" else {"compressionClass": packing}
+    header = Descriptor(version, segment_id, params).encode()
+    seed = sections.id_crc(segment_id)
+    file, plain, markers, logical = header, header, [], []
+    for content in contents:
+        block = encrypted(content, chunk=chunk) if packing == "encrypted" else COMPRESSORS[packing.rsplit(".", 1)[-1]](content)
+        markers.append(len(file))
+        logical.append(len(plain))
+        file += sections.encode_marker(seed, len(file), len(file) + 12 + len(block)) + struct.pack(">I", len(content)) + block
+        plain += sections.encode_marker(seed, len(plain), len(plain) + 8 + len(content)) + content
+    return Packed(file, plain, markers, logical)
+
+
+def small_packed(packing: str, *, version: int = 7) -> Packed:
+    """Three sections of two frames, one empty section between them and one at the end, as a node leaves it."""
+    bodies = [encode_mutation(insert(i, "some text " * 4) if i % 2 else delete_range(i), SCHEMA) for i in range(6)]
+    entries = [frames.encode_frame(body) for body in bodies]
+    return pack([entries[0] + entries[1], b"", entries[2] + entries[3], entries[4] + entries[5], b""], packing, version=version)
