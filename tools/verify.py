@@ -24,11 +24,10 @@ from tests.ring.recording import Recording
 from tools.errors import ServiceError
 from tools.site import Site
 from writetime.batch.documents import Accounting, Sealed, total
-from writetime.batch.plan import history, read_sealed
+from writetime.batch.plan import history, read_schema, read_sealed
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import scan
-from writetime.names import SegmentRef, batch_object
-from writetime.schema.learn import SchemaLearner
+from writetime.names import SegmentRef
 from writetime.schema.model import Schema
 from writetime.store import Store, open_store
 
@@ -124,8 +123,7 @@ def _check_accounts(report: Report, store: Store, recording: Recording, batches:
 def _updates_per_node(store: Store, recording: Recording, captured: set[str], batch: int) -> dict[str, int]:
     """Partition updates of captured tables in the archived segments, by node address."""
 
-    learnt = store.read(batch_object(recording.cluster_name, batch, "schema"))
-    schema = SchemaLearner.from_json(learnt).schema()
+    schema = read_schema(store, recording.cluster_name, batch).schema()
     addresses = {node.host_id: node.address for node in recording.nodes}
     counts: Counter[str] = Counter()
     for info in store.list("cdc_archive/"):
@@ -166,7 +164,7 @@ def _of_elements(value: Any, pick: Any) -> int:
 def as_recorded(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the warehouse in the recording's conventions."""
     return {
-        "values": {name: _plain(value) for name, value in row.items() if name not in FACTS},
+        "values": {from_column(name): _plain(value) for name, value in row.items() if name not in FACTS},
         "writetime": dict(row["_writetime"] or []),
         "expires_at": dict(row["_expires_at"] or []),
     }

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from writetime import names
 from writetime.batch.documents import Problem
-from writetime.batch.plan import history
+from writetime.batch.plan import history, read_schema
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTable
@@ -34,9 +34,7 @@ def check_segment(store: Store, cluster: str, name: str) -> list[Problem]:
 def known_schema(store: Store, cluster: str) -> SchemaLearner:
     """The schema as of the last sealed batch, with every snapshot that has come in since and can be read."""
     sealed = history(store, cluster).sealed
-    learner = SchemaLearner()
-    if sealed is not None:
-        learner = SchemaLearner.from_json(store.read(names.batch_object(cluster, sealed.number, "schema")).decode())
+    learner = read_schema(store, cluster, sealed.number if sealed else 0)
     applied = set(sealed.snapshots_applied if sealed else ())
     for info in store.list(names.schema_prefix(cluster)):
         if info.name not in applied:
