@@ -257,8 +257,9 @@ def test_what_is_no_memory_is_refused(text: str) -> None:
         SchemaLearner.from_json(text)
 
 
-def test_a_kind_of_column_that_is_not_known_is_refused() -> None:
-    learner = SchemaLearner()
-    learner.apply(change("k", tables=table_rows("t", ID, T), columns=[column_row("t", "p", T, "odd", "int", 0)]))
-    with pytest.raises(SchemaError, match="odd"):
-        learner.schema()
+def test_a_kind_of_column_that_is_not_known_costs_its_table_alone() -> None:
+    odd = change("k", tables=table_rows("odd", OTHER, T), columns=[column_row("odd", "p", T, "spatial", "int", 0)])
+    learner = learnt([create_table(TABLE, T), odd])
+    assert user_tables(learner.schema()).keys() == {ID}
+    ((name, error),) = learner.left_out.items()
+    assert (name, "spatial" in str(error)) == ("k.odd", True)

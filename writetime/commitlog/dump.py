@@ -11,7 +11,7 @@ piece and not from dictionaries, which takes half the time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
@@ -64,15 +64,24 @@ def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | N
 def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
     """Hand every schema change in a segment to the learner; the changes that cannot be decoded."""
     failures = []
-    schema = Schema(tables=dict(SCHEMA_TABLES))
+    for _, told in mutations_of(found, SCHEMA_TABLES):
+        if isinstance(told, Failure):
+            failures.append(told)
+        else:
+            learner.apply(told)
+    return failures
+
+
+def mutations_of(found: Scan, tables: Mapping[UUID, Table]) -> Iterator[tuple[Frame, Mutation | Failure]]:
+    """The mutations whose first update is of one of Cassandra's own `tables`, decoded with nothing but these."""
+    schema = Schema(tables=dict(tables))
     for frame in found.frames:
         body = found.body(frame)
         try:
-            if peek(body)[1] in SCHEMA_TABLES:
-                learner.apply(decode_mutation(body, schema, version=found.descriptor.version))
+            if peek(body)[1] in tables:
+                yield frame, decode_mutation(body, schema, version=found.descriptor.version)
         except DecodeError as error:
-            failures.append(Failure(frame, error))
-    return failures
+            yield frame, Failure(frame, error)
 
 
 def decode(found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:

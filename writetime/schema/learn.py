@@ -5,7 +5,14 @@ logs are read in any order, and a snapshot says the same again. So what is kept 
 ever seen of the columns that matter, and the schema is what last-write-wins makes of them. The order of `apply` does not matter.
 
 Because facts are kept, the past can be asked too: a table that was dropped or created anew lives on, as it was just before, with
-`dropped=True`, so that late frames of it can be decoded. A table that was told only in part (an ALTER without its CREATE) is left out.
+`dropped=True`, so that late frames of it can be decoded. A table that was told only in part (an ALTER without its CREATE), or in words
+that this version does not know, is left out, and `left_out` says why: one odd table must not cost the others.
+
+Of a name that is both a live column and a dropped one, the live one decodes cells, as in Java (db/Columns.Serializer.deserialize). For
+older cells that is the right one too but for a column that came back as a blob: Cassandra adds a column again only if its type can take
+the old values (AlterTableStatement, isValueCompatibleWith). A dropped column keeps the type that was recorded with the drop, except a
+non-frozen user type: 3.11 records a tuple then, whose cells have another shape than those in the log, so the type before the drop is
+kept if it was told.
 
 The keyspaces `system` and `system_schema`, which every node writes anew at each start, are known by heart (`system`).
 """
@@ -14,22 +21,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from writetime.cql.types import parse_type
-from writetime.errors import SchemaError
+from writetime.cql.types import parse_type, wire_shape
+from writetime.errors import DecodeError, SchemaError, WritetimeError
 from writetime.join.reconcile import merge_deletions, settle_row
 from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema import snapshot, system
-from writetime.schema.model import Column, ColumnKind, DroppedColumn, Keyspace, Schema, Table, UserType
+from writetime.schema.model import Column, ColumnKind, DroppedColumn, Keyspace, Schema, Table, UserType, View
 
 _TABLE_COLUMNS = frozenset({"id", "flags", "cdc", "default_time_to_live", "gc_grace_seconds"})
 TRACKED: Final[dict[str, frozenset[str]]] = {
     "keyspaces": frozenset({"durable_writes", "replication"}),
     "tables": _TABLE_COLUMNS,
-    "views": _TABLE_COLUMNS,
+    "views": _TABLE_COLUMNS | {"base_table_name", "where_clause", "include_all_columns"},
     "columns": frozenset({"kind", "position", "clustering_order", "type"}),
     "dropped_columns": frozenset({"dropped_time", "kind", "type"}),
     "types": frozenset({"field_names", "field_types"}),
@@ -78,6 +86,7 @@ class _Learnt:
     tables: dict[UUID, Table]
     types: dict[tuple[str, str], UserType]
     cdc_ever: frozenset[UUID]
+    left_out: dict[str, WritetimeError]
 
 
 class SchemaLearner:
@@ -131,6 +140,13 @@ class SchemaLearner:
     def cdc_ever(self) -> frozenset[UUID]:
         """Ids of the tables that had cdc=true at some time of their life."""
         return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
+
+    @property
+    def left_out(self) -> dict[str, WritetimeError]:
+        """What is not in the schema although there are facts of it, by name, and why."""
+        return {
+            name: error for keyspace in sorted({name for _, name in self._facts}) for name, error in self._of(keyspace).left_out.items()
+        }
 
     def to_json(self) -> str:
         """All facts, for `from_json`. The same facts give the same text."""
@@ -214,7 +230,7 @@ class _View:
                 yield _text(clustering), values
 
     def row(self, table: str, clustering: Clustering) -> dict[str, Any]:
-        """The values of a row's live cells; {} if it is not there."""
+        """The values of a row's live cells; {} if it is not there. An empty value of a type that has none says nothing."""
         partition = self.facts[table]
         facts = partition.rows.get(clustering)
         if facts is None:
@@ -222,7 +238,15 @@ class _View:
         cells = tuple(cell for cell in facts.cells if self.floor < cell.timestamp and (self.bound is None or cell.timestamp <= self.bound))
         row = Row(clustering, deletion=self._latest(facts.deletions), cells=cells)
         row = settle_row(row, active=self._latest(partition.deletions_of(clustering)))
-        return {cell.column: _value(table, cell) for cell in row.cells if not cell.is_tombstone}
+        values = ((cell.column, _value(table, cell)) for cell in row.cells if not cell.is_tombstone)
+        return {column: value for column, value in values if value is not None}
+
+    def before_drop(self, clustering: Clustering) -> dict[str, Any]:
+        """What was said of a column before it was dropped, as far as that is known."""
+        drop, column = self.facts["dropped_columns"].rows[clustering], self.facts["columns"].rows.get(clustering)
+        limit = max(cell.timestamp for cell in drop.cells)
+        cells = [cell for cell in (column.cells if column else ()) if self.floor < cell.timestamp < limit and not cell.is_tombstone]
+        return {cell.column: _value("columns", cell) for cell in sorted(cells, key=lambda cell: cell.timestamp)}
 
     def _latest(self, deletions: Iterable[DeletionTime]) -> DeletionTime | None:
         latest: DeletionTime | None = None
@@ -247,18 +271,34 @@ class _Life:
 
 def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
     now = _View(facts)
-    tables: dict[UUID, Table] = {}
+    found = _Learnt(None, {}, {}, frozenset(), {})
     cdc_ever: set[UUID] = set()
     for source in ("tables", "views"):
         for clustering, of_row in facts[source].rows.items():
-            for life in _lives(facts[source], clustering, now.row(source, clustering).get("id")):
-                table = _table(keyspace, source, clustering, life, _View(facts, life.floor, life.last))
-                if table is None or (table.id in tables and table.dropped):
-                    continue
-                tables[table.id] = table
-                if any(cell.column == "cdc" and cell.value == b"\1" and life.holds(cell.timestamp) for cell in of_row.cells):
-                    cdc_ever.add(table.id)
-    return _Learnt(_keyspace(keyspace, now), tables, _types(keyspace, now), frozenset(cdc_ever))
+            with _or_left_out(found.left_out, keyspace, clustering):
+                for life in _lives(facts[source], clustering, now.row(source, clustering).get("id")):
+                    table = _table(keyspace, source, clustering, life, _View(facts, life.floor, life.last))
+                    if table.id in found.tables and table.dropped:
+                        continue
+                    found.tables[table.id] = table
+                    if any(cell.column == "cdc" and cell.value == b"\1" and life.holds(cell.timestamp) for cell in of_row.cells):
+                        cdc_ever.add(table.id)
+    for clustering in facts["types"].rows:
+        with _or_left_out(found.left_out, keyspace, clustering):
+            found.types.update(_user_type(keyspace, now, clustering))
+    known: Keyspace | None = None
+    with _or_left_out(found.left_out, keyspace, ()):
+        known = _keyspace(keyspace, now)
+    return replace(found, keyspace=known, cdc_ever=frozenset(cdc_ever))
+
+
+@contextmanager
+def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering: Clustering) -> Iterator[None]:
+    """Note what cannot be made of facts, and go on with the rest."""
+    try:
+        yield
+    except (SchemaError, DecodeError) as error:
+        left_out[".".join((keyspace, *_text(clustering)))] = error
 
 
 def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | None) -> Iterator[_Life]:
@@ -276,12 +316,12 @@ def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | No
         yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest))
 
 
-def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table | None:
-    """The table of that life, or None if its definition is not whole."""
+def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table:
+    """The table of that life. Raises SchemaError if its definition is not whole."""
     (name,) = _text(clustering)
     options = view.row(source, clustering)
     columns = {ck[1]: _column(ck[1], values) for ck, values in view.rows("columns", clustering) if {"kind", "type"} <= values.keys()}
-    dropped = {ck[1]: _dropped(ck[1], values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
+    dropped = {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
     table = Table(
         keyspace,
         name,
@@ -294,9 +334,20 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
         default_time_to_live=options.get("default_time_to_live") or 0,
         gc_grace_seconds=options.get("gc_grace_seconds", DEFAULT_GC_GRACE_SECONDS),
         dropped=life.last is not None,
+        view=_materialized(options) if source == "views" else None,
     )
-    whole = table.partition_key and all(_contiguous(part) for part in (table.partition_key, table.clustering))
-    return table if whole else None
+    if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):
+        raise SchemaError(
+            "not all columns of its key were told",
+            operation="learn the schema",
+            obj=table.full_name,
+            hint="Its CREATE TABLE went to a segment that is not here: give a schema snapshot",
+        )
+    return table
+
+
+def _materialized(options: Mapping[str, Any]) -> View:
+    return View(options.get("base_table_name", ""), options.get("where_clause", ""), bool(options.get("include_all_columns")))
 
 
 def _contiguous(columns: tuple[Column, ...]) -> bool:
@@ -309,9 +360,15 @@ def _column(name: str, values: Mapping[str, Any]) -> Column:
     return Column(name, kind, values["type"], position, str(values.get("clustering_order", "none")).lower() == "desc")
 
 
-def _dropped(name: str, values: Mapping[str, Any]) -> DroppedColumn:
-    # 3.11 did not say the kind at first; the time is in ms.
-    return DroppedColumn(name, _kind(name, values.get("kind", "regular")), values["type"], (values.get("dropped_time") or 0) * 1000)
+def _dropped(view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]) -> DroppedColumn:
+    """A column as its drop was recorded: 3.11 did not say the kind at first, and gives a non-frozen user type as a tuple. Times are ms."""
+    name, kind, type_text = clustering[1], values.get("kind"), values["type"]
+    before = view.before_drop(tuple(part.encode("utf-8", "surrogateescape") for part in clustering))
+    if kind is None:
+        kind = before.get("kind", "regular")
+    if "type" in before and wire_shape(before["type"])[1] and not wire_shape(type_text)[1]:
+        type_text = before["type"]
+    return DroppedColumn(name, _kind(name, kind), type_text, (values.get("dropped_time") or 0) * 1000)
 
 
 def _kind(name: str, text: str) -> ColumnKind:
@@ -327,12 +384,13 @@ def _keyspace(name: str, view: _View) -> Keyspace | None:
     return None
 
 
-def _types(keyspace: str, view: _View) -> dict[tuple[str, str], UserType]:
-    return {
-        (keyspace, name): UserType(keyspace, name, tuple(values["field_names"]), tuple(values["field_types"]))
-        for (name,), values in view.rows("types")
-        if {"field_names", "field_types"} <= values.keys()
-    }
+def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple[str, str], UserType]:
+    """The user type of that row; nothing if it was dropped."""
+    (name,) = _text(clustering)
+    values = view.row("types", clustering)
+    if not {"field_names", "field_types"} <= values.keys():
+        return {}
+    return {(keyspace, name): UserType(keyspace, name, tuple(values["field_names"]), tuple(values["field_types"]))}
 
 
 def _value(table: str, cell: Cell) -> Any:

@@ -41,6 +41,15 @@ class UserType:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """What makes a table a materialized view: its base table, which rows it takes, and whether it takes all columns."""
+
+    base_table: str
+    where_clause: str
+    all_columns: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Keyspace:
     name: str
     replication: dict[str, str]
@@ -61,6 +70,7 @@ class Table:
     default_time_to_live: int = 0
     gc_grace_seconds: int = 864_000
     dropped: bool = False
+    view: View | None = None
 
     @property
     def full_name(self) -> str:
