@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 from tests.commitlog.examples import SCHEMA, STATICS_BODY, TTL_FRAME, body_of, delete_range, insert
 from tests.schema.examples import ddl_bodies
 from writetime.commitlog.dump import Failure, dump_lines
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.errors import UnknownTable
+from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Column, Schema, Table
 
 
 def dump(*bodies: bytes) -> list[dict[str, object]]:
@@ -67,6 +70,19 @@ def test_statics_expiry_and_complex_deletions() -> None:
     }
     (row,) = expiring["updates"][0]["rows"]  # type: ignore[index]
     assert row["live"] == {"ts": 1_795_248_808_466_317, "ttl": 86_400, "ldt": 1_795_335_208}
+
+
+def test_complex_columns_come_as_cassandra_sorts_them() -> None:
+    """A name that begins beyond ASCII goes first; deletions stand with their cells."""
+    regular = {name: Column(name, "regular", "set<int>") for name in ("a", "z", "é")}
+    table = Table("k", "t", UUID(int=7), {"p": Column("p", "partition_key", "int", 0), **regular})
+    cells = tuple(Cell(name, 5, b"", path=b"\0\0\0\1") for name in ("é", "a"))
+    row = Row((), cells=cells, complex_deletions={name: DeletionTime(4, 9) for name in ("a", "z", "é")})
+    schema = Schema(tables={table.id: table})
+    body = encode_mutation(Mutation((PartitionUpdate(table.id, b"k", rows=(row,)),)), schema)
+    line = dump(*ddl_bodies(schema), body)[-1]
+    columns = [cell["col"] for cell in line["updates"][0]["rows"][0]["cells"]]  # type: ignore[index]
+    assert columns == ["é", "é", "a", "a", "z"]
 
 
 def test_a_table_that_nobody_taught_makes_no_line() -> None:

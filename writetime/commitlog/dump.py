@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
+from writetime.commitlog.encode import column_order
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Frame, Scan, peek, scan
-from writetime.errors import DecodeError, SchemaError
+from writetime.errors import DecodeError, SchemaError, UnknownTable
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
@@ -84,10 +85,13 @@ def mutations_of(found: Scan, tables: Mapping[UUID, Table]) -> Iterator[tuple[Fr
             yield frame, Failure(frame, error)
 
 
-def decode(found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
+def decode(
+    found: Scan, schema: Schema, wanted: Wanted | None = None, then: Callable[[Frame], Schema] | None = None
+) -> Iterator[tuple[Frame, Mutation | Failure]]:
     """The mutation of every good frame, in log order, or why there is none.
 
     With `wanted`, a mutation keeps only its updates that are; one that has none is passed over, without decoding it where that can be told.
+    `then` gives the schema that was in force at a frame: it has the second try, for cells of a column that has come back as another type.
     """
     for frame in found.frames:
         body = found.body(frame)
@@ -98,12 +102,22 @@ def decode(found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterato
                     continue
             mutation = decode_mutation(body, schema, version=found.descriptor.version)
         except (DecodeError, SchemaError) as error:
-            yield frame, Failure(frame, error)
-            continue
+            again = None if then is None or isinstance(error, UnknownTable) else _decode_or_none(found, frame, then(frame))
+            if again is None:
+                yield frame, Failure(frame, error)
+                continue
+            mutation = again
         if wanted is not None:
             mutation = Mutation(tuple(update for update in mutation.updates if wanted(update.table_id, update.key)))
         if mutation.updates:
             yield frame, mutation
+
+
+def _decode_or_none(found: Scan, frame: Frame, schema: Schema) -> Mutation | None:
+    try:
+        return decode_mutation(found.body(frame), schema, version=found.descriptor.version)
+    except (DecodeError, SchemaError):
+        return None
 
 
 class Lines:
@@ -176,13 +190,13 @@ def _row(row: Row, table: Table) -> str:
 
 
 def _cells_and_deletions(row: Row, table: Table) -> list[str]:
-    """Simple columns, then complex ones by name as on the wire, each one's deletion before its cells."""
+    """Simple columns, then complex ones in the order of the wire, each one's deletion before its cells."""
     by_column: dict[str, list[str]] = {name: [_complex_deletion(name, deletion)] for name, deletion in row.complex_deletions.items()}
     cells: list[str] = []
     for cell in row.cells:
         column = cells if cell.path is None else by_column.setdefault(cell.column, [])
         column.append(_cell(cell, table))
-    for name in sorted(by_column, key=lambda name: name.encode("utf-8", "surrogateescape")):
+    for name in sorted(by_column, key=column_order):
         cells += by_column[name]
     return cells
 

@@ -162,7 +162,7 @@ class _Writer:
                 raise UnknownColumn(f"the table has no such column: {name!r}", operation="encode a mutation", obj=self.table.full_name)
             columns.append(column)
         names_first = sorted(columns, key=lambda column: (column.complex, _name_bytes(column.name)))
-        as_cassandra = sorted(columns, key=lambda column: (column.complex, _cassandra_order(column.name)))
+        as_cassandra = sorted(columns, key=lambda column: (column.complex, column_order(column.name)))
         return as_cassandra if _keeps_cell_order(as_cassandra, rows) else names_first
 
     # --- rows and markers -------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _name_bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def _cassandra_order(name: str) -> tuple[int, bytes]:
+def column_order(name: str) -> tuple[int, bytes]:
     """Names by bytes, but with the first byte's sign bit turned round: a name that begins with é goes before one that begins with a.
 
     Source: Cassandra 3.0-5.0, ColumnMetadata.comparisonOrder, which shifts a signed prefix as if it were unsigned.
