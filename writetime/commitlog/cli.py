@@ -10,22 +10,16 @@ to run: the command line loads this module for its help alone.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from writetime.commitlog.dump import Failure
-    from writetime.commitlog.inputs import Input
-    from writetime.commitlog.segment import Engine, Scan
-    from writetime.errors import WritetimeError
-    from writetime.schema.learn import SchemaLearner
+    pass
 
 Paths = Annotated[
     list[str],
@@ -38,9 +32,15 @@ Schemas = Annotated[
         "--schema", help="A schema snapshot, or what a batch learnt: JSON files or objects, known before the log's own.", show_default=False
     ),
 ]
+KeystoreFile = Annotated[
+    str | None,
+    typer.Option(
+        "--keystore", help="Java keystore for encrypted segments; its password in WRITETIME_KEYSTORE_PASSWORD.", show_default=False
+    ),
+]
 EngineName = Annotated[str, typer.Option("--engine", help="Who walks the segments: auto, python or numba.")]
 
-UNREADABLE, UNDECODED = 1, 3
+UNREADABLE: Final = 1
 
 
 def _command(run: Callable[..., None]) -> Callable[..., None]:
@@ -80,6 +80,7 @@ def dump(
     schema: Schemas = None,
     synced: Annotated[bool, typer.Option("--synced", help="Of a growing segment, stop at the position in its _cdc.idx.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Code 3 if anything could not be read or decoded.")] = False,
+    keystore: KeystoreFile = None,
     engine: EngineName = "auto",
 ) -> None:
     """Print the mutations of segments.
@@ -87,149 +88,93 @@ def dump(
     Without --all-tables only updates of tables that have or had cdc are shown. Frames that cannot be read or decoded are told on
     stderr, with their place. Code 1 if a file could not be read at all.
     """
-    from writetime.commitlog.dump import Failure, decode
+    from writetime.commitlog.dump import Failure
+    from writetime.commitlog.log import Log, Options
     from writetime.commitlog.select import select
     from writetime.commitlog.show import shower
 
-    log = _Log(paths, schema, synced=synced, engine=engine)
+    log = Log(paths, Options(tuple(schema or ()), synced=synced, keystore=keystore, engine=engine))
     log.learn()
-    known = log.learner.schema()
-    selection = select(known, log.learner.cdc_ever, tables=table or (), keys=key or (), all_tables=all_tables)
-    show = shower(known, log.learner.cdc_ever, as_json=as_json)
+    known, cdc_ever = log.learner.schema(), log.learner.cdc_ever
+    selection = select(known, cdc_ever, tables=table or (), keys=key or (), all_tables=all_tables)
+    show = shower(known, cdc_ever, as_json=as_json)
     shown = 0
     for each, found in log.scans():
-        for frame, decoded in decode(found, known, selection):
+        for frame, decoded in log.decode(each, found, known, selection):
             if isinstance(decoded, Failure):
                 log.failed(each, decoded)
             else:
                 shown += 1
                 show(each.name, found, frame, decoded)
     show.flush()
-    log.tell(f"{shown} mutations", selection.left_out_as_text())
+    log.tell(f"mutations: {shown}", selection.left_out_as_text())
     log.end(strict=strict)
 
 
-class _Log:
-    """The segments of a command. What cannot be read is told once and counted."""
+@_command
+def verify(
+    paths: Paths,
+    as_json: AsJson = False,
+    schema: Schemas = None,
+    keystore: KeystoreFile = None,
+    engine: EngineName = "auto",
+) -> None:
+    """Read and decode everything in segments, and tell what is in them and what is wrong.
 
-    def __init__(self, paths: Iterable[str], schemas: Iterable[str] | None, *, synced: bool = False, engine: str) -> None:
-        from rich.console import Console
+    A segment that its node still writes is read up to the position in its _cdc.idx. Code 0: all good. 1: bytes are lost, or a file
+    cannot be read. 3: all bytes are right, but some do not decode: the schema of their tables or columns is not known.
+    """
+    from writetime.commitlog.log import Log, Options
+    from writetime.commitlog.tables import show_findings
+    from writetime.commitlog.verify import examine
 
-        from writetime.commitlog.inputs import find
-
-        self.console: Console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        self.synced = synced
-        self.engine = _engine(engine)
-        self.learner = _learner(schemas or ())
-        self.inputs, errors = find(paths)
-        self.unreadable = self.lost = self.undecoded = 0
-        self._told: set[tuple[str, int]] = set()
-        for error in errors:
-            self._unreadable(error)
-
-    def learn(self) -> None:
-        """The first pass: take in what the segments teach of the schema."""
-        from writetime.commitlog.dump import learn
-
-        for each, found in self.scans():
-            for failure in learn(found, self.learner):
-                self.failed(each, failure)
-
-    def scans(self) -> Iterator[tuple[Input, Scan]]:
-        """Each segment that can be read, with damage told."""
-        with self._progress() as advance:
-            for each in self.inputs:
-                found = self._scan(each)
-                if found is not None:
-                    yield each, found
-                advance(each)
-
-    def failed(self, each: Input, failure: Failure) -> None:
-        """Tell of a frame that is no mutation."""
-        if self._once(each, failure.frame.position):
-            self.undecoded += 1
-            error = failure.error
-            hint = f". {error.hint}" if error.hint else ""
-            where = f" ({error.obj})" if error.obj else ""
-            self.say(f"{each.where}:{failure.frame.position}: {type(error).__name__}: {error.message}{where}{hint}")
-
-    def say(self, line: str) -> None:
-        """A line on stderr."""
-        self.console.print(line)
-
-    def tell(self, *parts: str) -> None:
-        """The count at the end."""
-        trouble = [
-            (self.unreadable, "files could not be read"),
-            (self.lost, "places are damaged"),
-            (self.undecoded, "frames could not be decoded"),
-        ]
-        said = [*filter(None, parts), f"{len(self.inputs)} segments", *(f"{count} {what}" for count, what in trouble if count)]
-        self.say("; ".join(said))
-
-    def end(self, *, strict: bool) -> None:
-        """Leave with the code that fits what was met."""
-        if self.unreadable:
-            raise typer.Exit(UNREADABLE)
-        if strict and (self.lost or self.undecoded):
-            raise typer.Exit(UNDECODED)
-
-    def _scan(self, each: Input) -> Scan | None:
-        from writetime.commitlog import idx
-        from writetime.commitlog.segment import scan
-        from writetime.errors import SegmentError, StoreError
-
-        try:
-            index = idx.parse(each.read_idx() or b"") if self.synced else None
-            stop = None if index is None or index.completed else index.synced
-            found = scan(each.read(), synced=stop, name=each.name, engine=self.engine)
-        except (SegmentError, StoreError) as error:
-            if self._once(each, -1):
-                self._unreadable(error)
-            return None
-        for problem in found.problems:
-            if self._once(each, problem.position):
-                self.lost += 1
-                self.say(f"{each.where}:{problem.position}: {type(problem.error).__name__}: {problem.error.message}")
-        return found
-
-    def _unreadable(self, error: WritetimeError) -> None:
-        self.unreadable += 1
-        self.say(f"writetime: {error}")
-
-    def _once(self, each: Input, position: int) -> bool:
-        known = (each.where, position) in self._told
-        self._told.add((each.where, position))
-        return not known
-
-    @contextmanager
-    def _progress(self) -> Iterator[Callable[[Input], None]]:
-        """A bar on stderr where a person looks at it and the answer goes elsewhere."""
-        if not self.console.is_terminal or sys.stdout.isatty():
-            yield lambda each: None
-            return
-        from rich.progress import Progress
-
-        with Progress(console=self.console, transient=True) as bar:
-            task = bar.add_task("reading", total=sum(each.size for each in self.inputs))
-            yield lambda each: bar.update(task, advance=each.size)
+    log = Log(paths, Options(tuple(schema or ()), synced=True, keystore=keystore, engine=engine))
+    log.learn()
+    known, cdc_ever = log.learner.schema(), log.learner.cdc_ever
+    all_findings = []
+    for each, found in log.scans():
+        findings = examine(each.where, found, each.read_idx(), log.decode(each, found, known), known, cdc_ever)
+        for failure in findings.failures:
+            log.failed(each, failure)
+        all_findings.append(findings)
+    if as_json:
+        sys.stdout.write("".join(f"{json.dumps(findings.as_dict(), ensure_ascii=False)}\n" for findings in all_findings))
+    else:
+        show_findings(all_findings)
+    log.tell()
+    if log.lost:
+        raise typer.Exit(UNREADABLE)
+    log.end(strict=True)
 
 
-def _engine(name: str) -> Engine:
-    if name not in ("auto", "python", "numba"):
-        raise typer.BadParameter(f"{name!r} is none of auto, python, numba", param_hint="--engine")
-    return name  # type: ignore[return-value]
+@_command
+def schema(
+    paths: Paths,
+    as_json: AsJson = False,
+    at: Annotated[
+        str | None, typer.Option("--at", help="The schema at SEGMENT:POSITION, a segment's id or name.", show_default=False)
+    ] = None,
+    all_tables: Annotated[bool, typer.Option("--all-tables", help="Cassandra's own keyspaces too.")] = False,
+    schema: Schemas = None,
+    keystore: KeystoreFile = None,
+    engine: EngineName = "auto",
+) -> None:
+    """Print what segments teach of the schema, as CQL: each change with its place, then what it comes to.
+
+    Truncations and what the node says of itself and its peers follow as comments.
+    """
+    from writetime.commitlog.log import Log, Options
+    from writetime.commitlog.teach import Lessons
+
+    log = Log(paths, Options(tuple(schema or ()), keystore=keystore, engine=engine))
+    lessons = Lessons(log.learner, log.narrow(at))
+    for each, found in log.scans():
+        for failure in lessons.take(each, found):
+            log.failed(each, failure)
+    log.tell_left_out()
+    sys.stdout.write(lessons.as_json(system=all_tables) if as_json else lessons.as_text(system=all_tables))
+    log.end(strict=False)
 
 
-def _learner(paths: Iterable[str]) -> SchemaLearner:
-    from writetime.commitlog.inputs import read
-    from writetime.schema.learn import SchemaLearner
-
-    learner = SchemaLearner()
-    for path in paths:
-        learner.apply_document(read(path), obj=path)
-    return learner
-
-
-COMMANDS: Final[dict[str, Callable[..., None]]] = {"dump": dump}
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"dump": dump, "verify": verify, "schema": schema}
 """What the command line takes in, by name."""

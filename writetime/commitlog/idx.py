@@ -25,3 +25,9 @@ def parse(content: bytes) -> CdcIndex | None:
     """The index, or None while the file is empty or half-written: read it again later."""
     match = _INDEX.fullmatch(content)
     return None if match is None else CdcIndex(int(match[1]), match[2] is not None)
+
+
+def stop_at(content: bytes | None) -> int | None:
+    """Where a segment that its node still writes is to be read to; None = to its end, for a finished one and while there is no answer."""
+    index = parse(content or b"")
+    return None if index is None or index.completed else index.synced

@@ -42,6 +42,11 @@ class Input:
         """What can be given on a command line again."""
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Inputs sort by it; two files of one folder may hold the same segment."""
+        return self.folder, -1 if self.id is None else self.id, self.name
+
     def read(self) -> bytes:
         """The file's bytes. Raises StoreError."""
         return self.place.read(self.name)
@@ -70,7 +75,7 @@ def find(paths: Iterable[str]) -> tuple[list[Input], list[WritetimeError]]:
             errors.append(error)
         else:
             found.update((each.where, each) for each in inputs)
-    return sorted(found.values(), key=lambda each: (each.folder, -1 if each.id is None else each.id, each.name)), errors
+    return sorted(found.values(), key=lambda each: each.order), errors
 
 
 def read(path: str) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from writetime.model import Mutation
 from writetime.schema.learn import SchemaLearner
@@ -21,13 +21,20 @@ from writetime.schema.model import Keyspace, Schema, Table, UserType
 Position = Any
 
 
+class Difference(NamedTuple):
+    """Something that changed in a keyspace, in words."""
+
+    keyspace: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A schema change: where its frame ends, its writetime in µs, and what it changed, for people. `schema` is what holds from there."""
+    """A schema change: where its frame ends, its writetime in µs, and what it changed. `schema` is what holds from there."""
 
     position: Position
     timestamp: int
-    what: tuple[str, ...]
+    what: tuple[Difference, ...]
     schema: Schema
 
 
@@ -73,17 +80,18 @@ def _timestamp(mutation: Mutation) -> int:
 # --- what changed, in words -------------------------------------------------------------------------------------------------------
 
 
-def differences(before: Schema, after: Schema) -> Iterator[str]:
-    """What leads from one schema to the other, a line each."""
+def differences(before: Schema, after: Schema) -> Iterator[Difference]:
+    """What leads from one schema to the other."""
     for name in sorted(before.keyspaces.keys() | after.keyspaces.keys()):
-        yield from _keyspace(before.keyspaces.get(name), after.keyspaces.get(name))
-    for keyspace, name in sorted(before.types.keys() | after.types.keys()):
-        yield from _type(before.types.get((keyspace, name)), after.types.get((keyspace, name)))
-    ids = [table_id for table_id, table in after.tables.items() if before.tables.get(table_id) is not table]
-    for table_id in sorted(ids, key=lambda each: (after.tables[each].full_name, after.tables[each].dropped)):
-        yield from _table(before.tables.get(table_id), after.tables[table_id])
-    for table_id in before.tables.keys() - after.tables.keys():
-        yield f"table {before.tables[table_id].label} can no longer be understood"
+        yield from (Difference(name, text) for text in _keyspace(before.keyspaces.get(name), after.keyspaces.get(name)))
+    for place in sorted(before.types.keys() | after.types.keys()):
+        yield from (Difference(place[0], text) for text in _type(before.types.get(place), after.types.get(place)))
+    changed = [table for table_id, table in after.tables.items() if before.tables.get(table_id) is not table]
+    for table in sorted(changed, key=lambda each: (each.full_name, not each.dropped, each.id)):
+        yield from (Difference(table.keyspace, text) for text in _table(before.tables.get(table.id), table))
+    for table_id in sorted(before.tables.keys() - after.tables.keys()):
+        table = before.tables[table_id]
+        yield Difference(table.keyspace, f"table {table.label} can no longer be understood")
 
 
 def _keyspace(before: Keyspace | None, after: Keyspace | None) -> Iterator[str]:
@@ -109,8 +117,7 @@ def _table(before: Table | None, after: Table) -> Iterator[str]:
         cdc = ", cdc on" if after.cdc else ""
         yield f"{what} {after.full_name} created, id {after.id}{cdc}{', dropped since' if after.dropped else ''}"
     elif before != after:
-        changes = list(_table_changes(before, after))
-        yield f"{what} {after.full_name} {'; '.join(changes) or 'altered'}"
+        yield f"{what} {after.full_name}: {'; '.join(_table_changes(before, after)) or 'altered'}"
 
 
 def _table_changes(before: Table, after: Table) -> Iterator[str]:

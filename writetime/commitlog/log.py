@@ -1,0 +1,196 @@
+"""The segments that a command was given: found, opened one at a time, and what cannot be read told on stderr.
+
+Strategy: reading goes on whatever is met. A file that is no segment, a damaged place and a frame that does not decode are each told once,
+in one line with segment and position, counted, and turned into an exit code at the end. Small inputs are kept in memory between the
+passes; large ones are read again, so that memory holds one segment. Knows no format but by way of `segment` and `dump`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+from writetime.commitlog.dump import Failure, Wanted, decode, mutations_of
+from writetime.commitlog.idx import stop_at
+from writetime.commitlog.inputs import Input, find, read
+from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.segment import Engine, Frame, Problem, Scan, scan
+from writetime.errors import ConfigError, SegmentError, StoreError, WritetimeError
+from writetime.model import Mutation
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Schema
+from writetime.schema.system import SCHEMA_TABLES
+from writetime.schema.timeline import Timeline
+
+UNREADABLE: Final = 1
+UNDECODED: Final = 3
+_SMALL: Final = 64 << 20
+"""Bytes that are kept in memory between the passes, and read before the compiled walk would be loaded."""
+_ENGINES: Final[dict[str, Engine]] = {"auto": "auto", "python": "python", "numba": "numba"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to read: schemas known beforehand (paths), whether to stop a growing segment at its synced position, keystore, engine."""
+
+    schemas: tuple[str, ...] = ()
+    synced: bool = False
+    keystore: str | None = None
+    engine: str = "auto"
+
+
+class Log:
+    """See the module's docstring. `inputs` may be narrowed before reading begins."""
+
+    def __init__(self, paths: Iterable[str], options: Options) -> None:
+        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self.synced = options.synced
+        self.keys = None if options.keystore is None else Keystore.from_environment(options.keystore)
+        self.learner = SchemaLearner()
+        for path in options.schemas:
+            self.learner.apply_document(read(path), obj=path)
+        self.inputs, errors = find(paths)
+        self.small = sum(each.size for each in self.inputs) <= _SMALL
+        self.engine = _engine(options.engine, small=self.small)
+        self.unreadable = self.lost = self.undecoded = 0
+        self._timelines: dict[str, Timeline] = {}
+        self._told: set[tuple[str, object]] = set()
+        self._kept: dict[str, Scan] = {}
+        for error in errors:
+            self._unreadable(error)
+
+    def learn(self) -> None:
+        """The first pass: take in what the segments teach of the schema."""
+        base = self.learner.to_json()
+        for each, found in self.scans():
+            timeline = self._timelines.setdefault(each.folder, Timeline(SchemaLearner.from_json(base)))
+            for frame, told in mutations_of(found, SCHEMA_TABLES):
+                if isinstance(told, Failure):
+                    self.failed(each, told)
+                else:
+                    timeline.add((each.order, frame.position), told)
+                    self.learner.apply(told)
+        self.tell_left_out()
+
+    def decode(self, each: Input, found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
+        """See `dump.decode`. What fails with the schema of all is tried with that of its own place in its node's log."""
+        timeline = self._timelines[each.folder]
+        return decode(found, schema, wanted, lambda frame: timeline.at((each.order, frame.position)))
+
+    def tell_left_out(self) -> None:
+        """Name the tables and types that there are facts of, but no whole definition."""
+        for name, error in self.learner.left_out.items():
+            self.say(f"{name} is left out of the schema: {error.message}{_hint(error)}")
+
+    def narrow(self, at: str | None) -> tuple[int, int] | None:
+        """Keep what a node's log holds up to SEGMENT:POSITION; (id, position). ConfigError if no segment, or more than one, is meant."""
+        if at is None:
+            return None
+        where: dict[str, Any] = {"operation": "look for a position", "obj": f"--at {at}"}
+        match = re.fullmatch(r"(?:.*CommitLog-\d+-)?(\d+)(?:\.log)?:(\d+)", at)
+        if match is None:
+            raise ConfigError("it is not SEGMENT:POSITION", **where)
+        folders = {each.folder for each in self.inputs if each.id == int(match[1])}
+        if len(folders) != 1:
+            raise ConfigError(f"{len(folders)} of the folders have that segment", hint="Give the paths of one node's log", **where)
+        self.inputs = [each for each in self.inputs if each.folder in folders and each.id is not None and each.id <= int(match[1])]
+        return int(match[1]), int(match[2])
+
+    def scans(self) -> Iterator[tuple[Input, Scan]]:
+        """Each segment that can be read, in log order, with damage told."""
+        with self._progress() as advance:
+            for each in self.inputs:
+                found = self._kept.get(each.where) or self._scan(each)
+                if found is not None:
+                    yield each, found
+                advance(each)
+
+    def failed(self, each: Input, failure: Failure) -> None:
+        """Tell of a frame that is no mutation."""
+        if self._once(each, failure.frame.position):
+            self.undecoded += 1
+            error = failure.error
+            where = f" ({error.obj})" if error.obj else ""
+            self.say(f"{each.where}:{failure.frame.position}: {type(error).__name__}: {error.message}{where}{_hint(error)}")
+
+    def damaged(self, each: Input, problem: Problem) -> None:
+        """Tell of a place that cannot be read."""
+        if self._once(each, (problem.in_file, problem.position)):
+            self.lost += 1
+            place = f"byte {problem.position} of the file" if problem.in_file else problem.position
+            self.say(f"{each.where}:{place}: {type(problem.error).__name__}: {problem.error.message}")
+
+    def say(self, line: str) -> None:
+        """A line on stderr."""
+        self.console.print(line)
+
+    def tell(self, *parts: str) -> None:
+        """The count at the end."""
+        trouble = (
+            (self.unreadable, "unreadable"),
+            (self.lost, "damaged"),
+            (self.undecoded, "not decoded"),
+        )
+        said = [*filter(None, parts), f"segments: {len(self.inputs)}", *(f"{what}: {count}" for count, what in trouble if count)]
+        self.say("; ".join(said))
+
+    def end(self, *, strict: bool) -> None:
+        """Leave with the code that fits what was met."""
+        if self.unreadable:
+            raise typer.Exit(UNREADABLE)
+        if strict and (self.lost or self.undecoded):
+            raise typer.Exit(UNDECODED)
+
+    def _scan(self, each: Input) -> Scan | None:
+        try:
+            stop = stop_at(each.read_idx()) if self.synced else None
+            found = scan(each.read(), synced=stop, name=each.name, engine=self.engine, keys=self.keys)
+        except (SegmentError, StoreError) as error:
+            if self._once(each, None):
+                self._unreadable(error)
+            return None
+        for problem in found.problems:
+            self.damaged(each, problem)
+        if self.small:
+            self._kept[each.where] = found
+        return found
+
+    def _unreadable(self, error: WritetimeError) -> None:
+        self.unreadable += 1
+        self.say(f"writetime: {error}")
+
+    def _once(self, each: Input, what: object) -> bool:
+        """Whether it is the first time that this is told of the segment."""
+        if (each.where, what) in self._told:
+            return False
+        self._told.add((each.where, what))
+        return True
+
+    @contextmanager
+    def _progress(self) -> Iterator[Callable[[Input], None]]:
+        """A bar on stderr where a person looks at it and the answer goes elsewhere."""
+        if not self.console.is_terminal or sys.stdout.isatty():
+            yield lambda each: None
+            return
+        from rich.progress import Progress
+
+        with Progress(console=self.console, transient=True) as bar:
+            task = bar.add_task("reading", total=sum(each.size for each in self.inputs))
+            yield lambda each: bar.update(task, advance=each.size)
+
+
+def _hint(error: WritetimeError) -> str:
+    return f". {error.hint}" if error.hint else ""
+
+
+def _engine(name: str, *, small: bool) -> Engine:
+    if name not in _ENGINES:
+        raise ConfigError(f"{name!r} is none of {', '.join(_ENGINES)}", operation="choose an engine", obj="--engine")
+    return "python" if small and name == "auto" else _ENGINES[name]
