@@ -20,6 +20,7 @@ from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
 from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
 from writetime.batch.publish import publish_due
+from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
 from writetime.store import Store, open_store
@@ -157,7 +158,9 @@ class SegmentOperator(BaseOperator):
         context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
         config, store = pipeline()
         try:
-            problems = check_segment(store, config.cluster.name, self.segment)
+            keystore = config.cluster.commitlog_keystore
+            keys = None if keystore is None else Keystore.from_environment(keystore)
+            problems = check_segment(store, config.cluster.name, self.segment, keys)
         except WritetimeError as error:
             raise failure(error) from error
         if problems:

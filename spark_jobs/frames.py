@@ -13,12 +13,14 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
 from writetime.batch.documents import SegmentInput
+from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import peek, scan
 from writetime.errors import DecodeError, MalformedMutation, ObjectNotFound, SchemaError, SegmentError, UnknownTable
@@ -62,15 +64,16 @@ ROUTED = pa.schema(
 _BYTES_PER_BATCH = 4 << 20
 
 
-def scanner(bucket_url: str) -> Callable[[Batches], Batches]:
-    """SEGMENTS -> FRAMES."""
+def scanner(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> FRAMES. `keystore` is a file on the worker, whose environment has the password: neither key nor password travels."""
 
     def scan_batches(batches: Batches) -> Batches:
         store = open_store(bucket_url)
+        keys = None if keystore is None else Keystore.from_environment(keystore)
         for batch in batches:
             for row in batch.to_pylist():
                 read = _reader(store.read, row["object"], row["generation"])
-                yield from chunked(_scan_one(row["segment"], row["object"], read), FRAMES)
+                yield from chunked(_scan_one(row["segment"], row["object"], read, keys), FRAMES)
 
     return scan_batches
 
@@ -79,7 +82,7 @@ def _reader(read: Callable[..., bytes], name: str, generation: int) -> Callable[
     return lambda: read(name, generation=generation)
 
 
-def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
+def _scan_one(segment: int, name: str, read: Callable[[], bytes], keys: Keystore | None) -> Iterator[dict[str, Any]]:
     try:
         buffer = read()
     except ObjectNotFound as error:
@@ -87,7 +90,7 @@ def _scan_one(segment: int, name: str, read: Callable[[], bytes]) -> Iterator[di
         yield _done(segment, 0, 0)
         return
     try:
-        found = scan(buffer, name=name)
+        found = scan(buffer, name=name, keys=keys)
     except SegmentError as error:
         yield _problem(segment, type(error).__name__, 0, buffer, str(error))
         yield _done(segment, 0, 0)

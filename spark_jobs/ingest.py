@@ -134,7 +134,7 @@ class Batch:
         rows = segment_rows(self.manifest.segments)
         segments = self.spark.createDataFrame(rows, schema=from_arrow_schema(SEGMENTS))
         spread = segments.repartition(max(1, min(len(rows), 1000)), "segment")
-        return spread.mapInArrow(scanner(self.config.bucket), schema=from_arrow_schema(FRAMES))
+        return spread.mapInArrow(scanner(self.config.bucket, self.config.cluster.commitlog_keystore), schema=from_arrow_schema(FRAMES))
 
     def _learn(self, frames: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""

@@ -29,6 +29,11 @@ class ClusterConfig(_Model):
 
     name: str = Field(description="Name of the cluster, as the nodes have it (cluster_name).", min_length=1)
     datacenters: list[str] = Field(description="Datacenters whose nodes ship their segments.", min_length=1)
+    commitlog_keystore: Path | None = Field(
+        default=None,
+        description="Keystore (JCEKS or PKCS12) with the keys of encrypted commit logs, a file on every worker; its password is read there "
+        "from WRITETIME_KEYSTORE_PASSWORD, a key's own from WRITETIME_KEYSTORE_KEY_PASSWORD.",
+    )
 
 
 class TablesConfig(_Model):
@@ -192,6 +197,9 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         return str((base / text.removeprefix("file://")).resolve())
 
     update: dict[str, Any] = {"bucket": folder(config.bucket), "state": folder(config.state or config.bucket)}
+    if config.cluster.commitlog_keystore is not None:
+        keystore = (base / config.cluster.commitlog_keystore).resolve()
+        update["cluster"] = config.cluster.model_copy(update={"commitlog_keystore": keystore})
     if config.catalog is not None:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
     if config.node is not None:

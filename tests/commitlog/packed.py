@@ -21,7 +21,7 @@ ID = 0x1_0000_0007
 ALIAS = "writetime_test"
 KEY = bytes(range(16))
 IV = bytes(range(100, 116))
-KEYS = Keystore("a test's", {ALIAS: KEY})
+KEYS = Keystore("a test's", {ALIAS: lambda: KEY})
 ENCRYPTION = {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": ALIAS, "encIV": IV.hex()}
 
 

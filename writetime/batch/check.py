@@ -10,6 +10,7 @@ from uuid import UUID
 from writetime import names
 from writetime.batch.documents import Problem
 from writetime.batch.plan import history, read_schema
+from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTable
@@ -20,11 +21,13 @@ from writetime.schema.system import SCHEMA_TABLES, TABLES
 from writetime.store import Store
 
 
-def check_segment(store: Store, cluster: str, name: str) -> list[Problem]:
-    """What ingest would find wrong with the segment as it is in the bucket now; an empty list when it is good."""
+def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None = None) -> list[Problem]:
+    """What ingest would find wrong with the segment as it is in the bucket now; an empty list when it is good.
+
+    `keys` open an encrypted segment."""
     buffer = store.read(name)
     try:
-        found = scan(buffer, name=name)
+        found = scan(buffer, name=name, keys=keys)
     except SegmentError as error:
         return [Problem(kind=type(error).__name__, position=0, size=len(buffer), message=str(error))]
     damaged = [Problem(kind=p.kind, position=p.position, size=p.size, message=str(p.error)) for p in found.problems]

@@ -1,0 +1,223 @@
+"""Keystores made by Java's own keytool, opened; and what is none, or damaged, or under another password."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from writetime.commitlog import jceks, pkcs12
+from writetime.commitlog.keystore import Keystore
+from writetime.errors import ConfigError
+
+PASSWORD = "store-Pass1"
+KEY_PASSWORD = "key-Pass2"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A keystore by keytool: three AES keys of 128, 192 and 256 bits, a private key with its certificate, and another certificate."""
+
+    path: Path
+    key_password: str | None
+
+
+KINDS = {
+    "PKCS12": ("PKCS12", [], None),
+    "PKCS12 as before Java 16": ("PKCS12", ["-J-Dkeystore.pkcs12.legacy"], None),
+    "JCEKS": ("JCEKS", [], None),
+    "JCEKS with passwords of keys": ("JCEKS", [], KEY_PASSWORD),
+}
+
+
+def keytool(*arguments: str) -> None:
+    done = subprocess.run(["keytool", *arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def make(path: Path, store_type: str, options: list[str], key_password: str | None) -> Made:
+    common = [*options, "-keystore", str(path), "-storetype", store_type, "-storepass", PASSWORD]
+    own = ["-keypass", key_password] if key_password else []
+    keytool("-genkeypair", "-alias", "node", "-keyalg", "EC", "-dname", "CN=node", *common, *own)
+    for bits in (128, 192, 256):
+        keytool("-genseckey", "-alias", f"Commit_Log_{bits}", "-keyalg", "AES", "-keysize", str(bits), *common, *own)
+    return Made(path, key_password)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    assert shutil.which("keytool"), "keytool comes with the JDK that the tests need anyhow"
+    folder = tmp_path_factory.mktemp("keystores")
+    with ThreadPoolExecutor(2) as pool:
+        made = pool.map(lambda item: make(folder / f"{item[0]}.store", *item[1]), KINDS.items())
+        return dict(zip(KINDS, made, strict=True))
+
+
+@pytest.fixture(scope="module")
+def exported(stores: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The same keys as Java reads them, one line `kind alias hex` each."""
+    source = tmp_path_factory.mktemp("java") / "Keys.java"
+    source.write_text(
+        "import java.io.*; import java.security.*; import java.util.*;\n"
+        "public class Keys { public static void main(String[] a) throws Exception {\n"
+        "  for (int i = 0; i < a.length; i += 4) {\n"
+        "    KeyStore s = KeyStore.getInstance(a[i + 1]);\n"
+        "    s.load(new FileInputStream(a[i]), a[i + 2].toCharArray());\n"
+        "    for (String alias : Collections.list(s.aliases())) { Key k = s.getKey(alias, a[i + 3].toCharArray());\n"
+        '      if (k instanceof javax.crypto.SecretKey)\n'
+        '        System.out.println(a[i] + "|" + alias + "|" + HexFormat.of().formatHex(k.getEncoded()));\n'
+        "  } } } }\n"
+    )
+    arguments = []
+    for kind, made in stores.items():
+        arguments += [str(made.path), KINDS[kind][0], PASSWORD, made.key_password or PASSWORD]
+    done = subprocess.run(["java", str(source), *arguments], capture_output=True, text=True, timeout=300, check=True)
+    lines = (line.split("|") for line in done.stdout.splitlines())
+    return {f"{path}|{alias}": bytes.fromhex(key) for path, alias, key in lines}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_are_those_that_java_reads(kind: str, stores: dict[str, Made], exported: dict[str, bytes]) -> None:
+    made = stores[kind]
+    keys = Keystore.open(made.path, PASSWORD, made.key_password)
+    for bits in (128, 192, 256):
+        expected = exported[f"{made.path}|commit_log_{bits}"]
+        assert len(expected) == bits // 8
+        assert keys.secret(f"commit_log_{bits}") == expected
+        assert keys.secret(f"COMMIT_log_{bits}") == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_password(kind: str, stores: dict[str, Made]) -> None:
+    with pytest.raises(ConfigError, match="password") as raised:
+        Keystore.open(stores[kind].path, "store-Pass2")
+    assert raised.value.obj == str(stores[kind].path)
+    assert "store-Pass" not in str(raised.value)
+
+
+def test_another_password_of_the_key(stores: dict[str, Made]) -> None:
+    keys = Keystore.open(stores["JCEKS with passwords of keys"].path, PASSWORD)
+    with pytest.raises(ConfigError, match="`commit_log_128` cannot be opened: the key's password is wrong") as raised:
+        keys.secret("Commit_Log_128")
+    assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_alias(kind: str, stores: dict[str, Made]) -> None:
+    keys = Keystore.open(stores[kind].path, PASSWORD, stores[kind].key_password)
+    with pytest.raises(ConfigError, match=r"no secret key `other`.*`commit_log_128`"):
+        keys.secret("Other")
+    with pytest.raises(ConfigError, match="no secret key `node`"):
+        keys.secret("node")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_short_or_damaged(kind: str, stores: dict[str, Made], tmp_path: Path) -> None:
+    content = stores[kind].path.read_bytes()
+    path = tmp_path / "damaged"
+    for cut in (5, 40, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ConfigError):
+            Keystore.open(path, PASSWORD)
+    for place in range(30, len(content) - 1, len(content) // 12):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
+        try:
+            keys = Keystore.open(path, PASSWORD, stores[kind].key_password)
+        except ConfigError:
+            continue
+        # PKCS12 has no check of what stands outside of its safe: names of algorithms, say. The keys are right or not given.
+        assert keys.secret("commit_log_128") == Keystore.open(stores[kind].path, PASSWORD, stores[kind].key_password).secret(
+            "commit_log_128"
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "neither JCEKS nor PKCS12"),
+        (b"-----BEGIN CERTIFICATE-----\n", "neither JCEKS nor PKCS12"),
+        (b"\xfe\xed\xfe\xed\0\0\0\2\0\0\0\0", "JKS, which cannot hold secret keys"),
+        (b"\x30\x03\x02\x01\x01", "no PKCS12"),
+        (b"\xce\xce\xce\xce\0\0\0\2\0\0\0\0", "cut short or damaged"),
+    ],
+)
+def test_what_is_no_keystore(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "keystore"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        Keystore.open(path, PASSWORD)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        Keystore.open(tmp_path / "nowhere", PASSWORD)
+
+
+def test_passwords_come_from_the_environment(stores: dict[str, Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = stores["JCEKS with passwords of keys"].path
+    monkeypatch.delenv("WRITETIME_KEYSTORE_PASSWORD", raising=False)
+    with pytest.raises(ConfigError, match="WRITETIME_KEYSTORE_PASSWORD"):
+        Keystore.from_environment(path)
+    monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", PASSWORD)
+    monkeypatch.setenv("WRITETIME_KEYSTORE_KEY_PASSWORD", KEY_PASSWORD)
+    assert len(Keystore.from_environment(path).secret("commit_log_256")) == 32
+
+
+def test_nothing_secret_shows(stores: dict[str, Made]) -> None:
+    keys = Keystore.open(stores["PKCS12"].path, PASSWORD)
+    secret = keys.secret("commit_log_128")
+    shown = repr(keys) + str(keys)
+    assert "3 keys" in shown
+    assert secret.hex() not in shown
+    assert repr(secret)[2:-1] not in shown
+    assert PASSWORD not in shown
+
+
+@pytest.mark.parametrize(
+    ("salt", "sealed"),
+    [
+        ("0102030401020304", "0df07fd42ed412d883dd78e5c8c0442136a9e1d6f80a6fda"),
+        ("a1a2a3a4b1b2b3b4", "a2547e733fa2acbe3fbb6ac43f1a5a2da5cab8bb0cd167cd"),
+    ],
+    ids=["equal halves", "others"],
+)
+def test_salts_of_equal_halves(salt: str, sealed: str) -> None:
+    """Bytes by Java's PBEWithMD5AndTripleDES, password `secret1`, 20 rounds. keytool takes a salt by chance, so it cannot show this."""
+    assert jceks._decrypt(bytes.fromhex(sealed), "secret1", bytes.fromhex(salt), 20) == b"some text of a key"
+
+
+def test_an_absurd_number_of_iterations_is_refused() -> None:
+    with pytest.raises(jceks._Malformed):
+        jceks._parameters(b"\x30\x10\x04\x08" + bytes(8) + b"\x02\x04\x7f\xff\xff\xff")
+    with pytest.raises(pkcs12._Unreadable):
+        pkcs12._iterations(0x7FFFFFFF)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_for_a_serialised_object(content: bytes) -> None:
+    reader = jceks._Reader(b"\xac\xed\x00\x05" + content)
+    try:
+        assert isinstance(jceks._Deserializer(reader).read(), dict)
+    except jceks._Malformed:
+        assert reader.pos <= len(reader.data)
+
+
+def test_a_length_that_is_too_large_takes_no_memory() -> None:
+    entry = (
+        struct.pack(">IH", 3, 1)
+        + b"a"
+        + bytes(8)
+        + b"\xac\xed\x00\x05\x75\x72\x00\x02[B"
+        + bytes(8)
+        + b"\x02\x00\x00\x78\x70\x7f\xff\xff\xff"
+    )
+    with pytest.raises(jceks._Malformed, match="missing"):
+        jceks._secret_keys(jceks._Reader(struct.pack(">II", 2, 1) + entry))
