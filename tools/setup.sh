@@ -164,6 +164,7 @@ use_pip_settings() {
 
 compile_kernel() {
     "$PYTHON" -m writetime.commitlog.kernel
+    "$PYTHON" -m writetime.commitlog.cells_buffers
 }
 
 prepare_airflow() {

@@ -236,6 +236,7 @@ WRONG: list[tuple[str, bytes]] = [
     ("a bound of too many values", ROWS + bytes.fromhex("02 01 0009 00 00 01")),
     ("a static row among rows", ROWS + bytes.fromhex("80 01 01")),
     ("columns that are not there", ROWS + bytes.fromhex("00 00 00000001 00000001 00 07 01")),
+    ("a column twice", b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + bytes.fromhex("10 00 00 00 02 01 76 01 76 00 01")),
     ("reversed", b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + b"\2" + bytes(8)),
     ("a cell refers to no liveness", b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + bytes.fromhex("10 00 00 00 01 01 76 01 20 0c 01")),
     ("a static row that is none", b"\1" + STATICS_TABLE.id.bytes + b"\4" + bytes(4) + bytes.fromhex("18 00 00 00 00 00 20 00 01")),

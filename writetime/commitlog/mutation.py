@@ -245,6 +245,8 @@ class _Reader:
                     hint="It can be decoded once the ALTER TABLE or a newer schema snapshot has been read",
                 )
             columns.append(column)
+        if len(set(map(id, columns))) != len(columns):
+            raise self.malformed("a column is named twice", pos)
         return columns, pos
 
     def _unfiltereds(self, pos: int, columns: list[ColumnShape]) -> tuple[tuple[Row, ...], tuple[RangeTombstone, ...], int]:

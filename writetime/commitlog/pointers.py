@@ -1,0 +1,74 @@
+"""Arguments of compiled code: arrays and numbers in named tuples, which go over as one array of words and are plain pointers inside.
+
+Strategy: numba counts references to every array that it takes out of a tuple, which costs more than what a decoder does with it; a pointer
+is free. So a NamedTuple says what there is, by its annotations (`Bytes`, `Int32s`, `Ints`, `Words`, `int`, or another such NamedTuple):
+`words` lays out one of them for the call, and inside `reader(…)` gives it back, with a pointer wherever there was an array.
+
+Pointers know no length: whoever indexes one has checked before. The arrays must live as long as the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from writetime.commitlog.kernel import Bytes, Ints  # sets what numba reads on import
+
+from numba import types as numba_types  # isort: skip
+from numba.extending import intrinsic  # isort: skip
+
+Int32s = npt.NDArray[np.int32]
+Words = npt.NDArray[np.uint64]
+
+types: Any = numba_types
+_KINDS: dict[Any, Any] = {
+    Bytes: types.CPointer(types.uint8),
+    Int32s: types.CPointer(types.int32),
+    Ints: types.CPointer(types.int64),
+    Words: types.CPointer(types.uint64),
+    int: types.int64,
+}
+
+
+def words(arguments: Any) -> Ints:
+    """Addresses of arrays and numbers of a NamedTuple, one after the other."""
+    return np.array(list(_flat(arguments)), np.int64)
+
+
+def _flat(value: Any) -> Iterator[int]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value.__array_interface__["data"][0] if isinstance(value, np.ndarray) else value
+
+
+def reader(shape: Any) -> Any:
+    """A function for compiled code that makes a `shape` of an array of words."""
+    kind = _kind(shape)
+
+    @intrinsic
+    def read(_typing: Any, array: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            return _load(context, builder, kind, iter(range(1 << 20)), data)
+
+        return kind(array), generate
+
+    return read
+
+
+def _kind(shape: Any) -> Any:
+    hints = get_type_hints(shape)
+    return types.NamedTuple([_KINDS[hint] if hint in _KINDS else _kind(hint) for hint in hints.values()], shape)
+
+
+def _load(context: Any, builder: Any, kind: Any, places: Iterator[int], data: Any) -> Any:
+    if isinstance(kind, types.NamedTuple):
+        return context.make_tuple(builder, kind, [_load(context, builder, item, places, data) for item in kind.types])
+    place = context.get_constant(types.intp, next(places))
+    word = builder.load(builder.gep(data, [place]))
+    return builder.inttoptr(word, context.get_value_type(kind)) if isinstance(kind, types.CPointer) else word
