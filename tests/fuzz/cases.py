@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from tests.commitlog.packed import PACKINGS, pack
 from tests.fuzz.corpus import Corpus, Seed
 from tests.fuzz.structure import changed, random_mutation
 from writetime.commitlog import sections
 from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.frames import encode_frame
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.vint import write_unsigned
 from writetime.errors import WritetimeError
@@ -72,15 +74,15 @@ def make(corpus: Corpus, seed: int, number: int) -> Case:
         frozenset() if in_place else frozenset(donor.frames.values())
     )
     if rng.random() < 0.5:
-        put_right(content)
+        put_right(content, packed=start.packing is not None)
         how.append("CRCs put right")
         may_deliver = None
     synced = rng.randrange(len(content) + 50) if rng.random() < 0.1 else None
     return Case(number, start, bytes(content), tuple(how), may_deliver, in_place, synced)
 
 
-def put_right(content: bytearray) -> None:
-    """Compute every CRC anew that stands where the walk would look for one: header, markers, sizes, bodies."""
+def put_right(content: bytearray, *, packed: bool = False) -> None:
+    """Compute every CRC anew that stands where the walk would look for one: header, markers, and in a plain segment sizes and bodies."""
     if len(content) < 22:
         return
     version, segment_id, length = struct.unpack_from(">iqH", content)
@@ -96,7 +98,8 @@ def put_right(content: bytearray) -> None:
         if not any(content[pos:]):
             return
         struct.pack_into(">I", content, pos + 4, sections.marker_crc(seed, pos))
-        _put_frames_right(content, pos + 8, min(following, len(content)))
+        if not packed:
+            _put_frames_right(content, pos + 8, min(following, len(content)))
         if following <= pos:
             return
         pos = following
@@ -346,10 +349,22 @@ def _restructured(rng: Random, corpus: Corpus, start: Seed, number: int) -> Case
             bodies[at] = change(rng, corpus, start, bodies[at])
             how.append(name)
     segment_id = struct.unpack_from(">q", start.content, 4)[0]
+    if start.packing is not None:
+        return Case(number, start, _packed(rng, start, segment_id, bodies), tuple(how), None, False, None)
     content = encode_segment(
         segment_id, start.version, bodies, per_section=rng.choice((0, 1, 2)), size=rng.choice((0, 0, len(start.content)))
     )
     return Case(number, start, content, tuple(how), None, False, None)
+
+
+def _packed(rng: Random, start: Seed, segment_id: int, bodies: list[bytes]) -> bytes:
+    """Sections of two bodies each, at times damaged before they are packed: what unpacks is then not what was meant."""
+    contents = [bytearray(b"".join(map(encode_frame, bodies[at : at + 2]))) for at in range(0, len(bodies), 2)]
+    if rng.random() < 0.5:
+        hurt = rng.choice(contents)
+        rng.choice((_flip, _set, _blank, _cut, _remove, _insert, _swap, _size_bomb, _swap_frames))(rng, hurt, bytes(hurt))
+    packing = rng.choice((start.packing, start.packing, *PACKINGS))
+    return pack(contents, packing, version=start.version, segment_id=segment_id, chunk=rng.choice((30, 300))).file
 
 
 def _body_bytes(rng: Random, corpus: Corpus, start: Seed, body: bytes) -> bytes:

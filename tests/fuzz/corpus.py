@@ -2,8 +2,8 @@
 
 Strategy: frames of the recorded ring, one handful for each table and number of updates, go as the nodes wrote them into segments of some
 hundred bytes, so that a case takes well under a millisecond; the beginnings of real files come along as they are. What the recording lacks
-(counters, vectors, forty clustering columns, range tombstones, user types) is made by the encoder out of random updates. All of it is the
-same in every run: the corpus has a seed of its own.
+(counters, vectors, forty clustering columns, range tombstones, user types) is made by the encoder out of random updates. Some of it is
+compressed or encrypted. All of it is the same in every run: the corpus has a seed of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from random import Random
 from uuid import UUID
 
 from tests.commitlog.examples import RANGES_FRAME, SCHEMA, STATICS_BODY, TTL_FRAME, body_of
+from tests.commitlog.packed import KEYS, PACKINGS, pack
 from tests.fuzz.structure import random_mutation
 from tests.ring.recording import Recording
 from writetime.commitlog.dump import learn
 from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.frames import encode_frame
 from writetime.commitlog.segment import peek, scan
 from writetime.errors import WritetimeError
 from writetime.schema.learn import SchemaLearner
@@ -68,13 +70,13 @@ KEYS_ONLY = Table(
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A segment in order: its bytes, where its first section begins, and its frames as position -> body."""
+    """A segment in order: its bytes, its frames as position -> body, and how its sections are packed, if they are."""
 
     name: str
     content: bytes
-    start: int
     version: int
     frames: dict[int, bytes]
+    packing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ def corpus() -> Corpus:
     for number in range(24):
         made = _encodable(rng, [tables[number % len(tables)], rng.choice(tables)], schema)
         seeds.append(_made(f"made {number}", 1000 + number, made, rng))
+    for number, packing in enumerate(PACKINGS):
+        mixed = [body for kind in rng.sample(kinds, 3) for body in bodies[kind][:2]]
+        contents = [b"".join(map(encode_frame, mixed[at : at + 2])) for at in (0, 2, 4)]
+        packed = pack([*contents, b""], packing, version=rng.choice((7, 8)), segment_id=2000 + number, chunk=300)
+        seeds.append(_seed(f"packed: {packing}", packed.file, packing))
     return Corpus(seeds, schema)
 
 
@@ -155,7 +162,7 @@ def _made(name: str, number: int, bodies: list[bytes], rng: Random) -> Seed:
     return _seed(name, content + bytes(padding))
 
 
-def _seed(name: str, content: bytes) -> Seed:
-    found = scan(content, engine="python")
+def _seed(name: str, content: bytes, packing: str | None = None) -> Seed:
+    found = scan(content, engine="python", keys=KEYS)
     frames = {frame.position: found.body(frame) for frame in found.frames}
-    return Seed(name, content, 18 + int.from_bytes(content[12:14], "big"), found.descriptor.version, frames)
+    return Seed(name, content, found.descriptor.version, frames, packing)

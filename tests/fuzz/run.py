@@ -23,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.cases import make
-from tests.fuzz.checks import Broken, Checker
+from tests.fuzz.checks import Broken, Checker, most_unpacked
 from tests.fuzz.corpus import Corpus, corpus
 
 MOST_SECONDS = 20.0
 """After so long in one case a worker hangs. A case takes about a millisecond; the machine may be busy."""
 MOST_CPU_SECONDS = 2.0
 """Of the processor's time, for one case: no waiting is in it."""
+MOST_CPU_SECONDS_PER_MB = 0.5
+"""And for each MB that a packed case may unpack to: the readable walk takes a byte at a time where it looks for a marker."""
 MOST_MEMORY = 1 << 30
 """Bytes of address space that a worker may add to what it begins with."""
 MOST_FAILURES = 20
@@ -92,7 +94,8 @@ def _one(material: Corpus, checker: Checker, outcome: Outcome, number: int) -> N
     begun = time.process_time()
     try:
         checker.check(case)
-        if (spent := time.process_time() - begun) > MOST_CPU_SECONDS:
+        allowed = MOST_CPU_SECONDS + MOST_CPU_SECONDS_PER_MB * most_unpacked(case) / 1e6
+        if (spent := time.process_time() - begun) > allowed:
             raise Broken(f"{spent:.1f} s of processor time over {len(case.content)} bytes")
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
         kind = "broken" if isinstance(error, Broken) else type(error).__name__

@@ -36,7 +36,7 @@ def test_a_sample_holds_and_gets_everywhere() -> None:
     expected |= {f"not decoded: {name}" for name in ("UnknownTable", "UnknownColumn", "MalformedMutation")}
     expected |= {f"problem: {kind.__name__}: {message}" for kind, message in REASONS.values()}
     expected |= {f"ending: {ending}" for ending in Ending}
-    expected |= {"decoded", "values", "no value of its type", "schema learnt", "schema refused", "frames as they were", "not encoded"}
+    expected |= {"decoded", "values", "no value of its type", "schema learnt", "schema left out", "frames as they were", "not encoded"}
     assert expected - {name for name, count in outcome.seen.items() if count} == set()
     assert {damage.name for damage in cases._DAMAGES} | {name for name, _ in cases._BODY_DAMAGES} <= outcome.damage.keys()
 
@@ -59,9 +59,9 @@ def test_what_segments_of_the_corpus_hold(start: Seed) -> None:
     Checker(corpus()).check(case)
     assert start.frames
     again = bytearray(start.content)
-    put_right(again)
-    whole = not start.name.startswith("head")
-    assert (bytes(again) == start.content) == whole or not whole
+    put_right(again, packed=start.packing is not None)
+    if not start.name.startswith("head"):
+        assert bytes(again) == start.content
 
 
 # --- structure first, then damage -----------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ hurts = st.lists(st.tuples(st.integers(0, 400), st.sampled_from([b"\0", b"\xff",
 def test_updates_of_every_shape_hurt_in_any_place(found: list[PartitionUpdate], hurts: list[tuple[int, bytes]], right: bool) -> None:
     bodies = [encode_mutation(Mutation((update,)), corpus().schema) for update in found]
     content = encode_segment(9, 8, bodies, per_section=2)
-    start = Seed("made", content, 20, 8, {frame.position: body for frame, body in zip(scan(content).frames, bodies, strict=True)})
+    start = Seed("made", content, 8, {frame.position: body for frame, body in zip(scan(content).frames, bodies, strict=True)})
     hurt = bytearray(content)
     for place, what in hurts:
         at = 20 + place % (len(hurt) - 20)
@@ -106,7 +106,7 @@ def test_notices_that_the_twins_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_notices_a_frame_that_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if both twins were wrong in the same way."""
-    start = corpus().seeds[-1]
+    start = next(start for start in corpus().seeds if start.name == "made 3")
     changed = bytearray(start.content)
     frame = scan(start.content).frames[0]
     changed[frame.body_offset + 20] ^= 1

@@ -21,8 +21,9 @@ from tests.schema.examples import (
     schema_row,
     table_rows,
 )
+from writetime.cql.types import parse_type
 from writetime.errors import SchemaError
-from writetime.model import Bound, DeletionTime, Mutation, PartitionUpdate, RangeTombstone
+from writetime.model import Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
 from writetime.schema.system import TABLES, system_table_id
@@ -263,3 +264,36 @@ def test_a_kind_of_column_that_is_not_known_costs_its_table_alone() -> None:
     assert user_tables(learner.schema()).keys() == {ID}
     ((name, error),) = learner.left_out.items()
     assert (name, "spatial" in str(error)) == ("k.odd", True)
+
+
+@pytest.mark.parametrize(
+    "names_and_types",
+    [(["a", "b"], ["int"]), (["a", None], ["int", "int"]), (["a"], [None]), ([], []), (None, None)],
+    ids=["a type too few", "a name is null", "a type is null", "none", "empty"],
+)
+def test_a_user_type_of_other_words_costs_only_itself(names_and_types: tuple[list[str | None] | None, list[str | None] | None]) -> None:
+    """No node writes this. What it must not do is end the learning of everything else."""
+    kind = parse_type("frozen<list<text>>", "system_schema", {})
+    cells = (
+        Cell(name, T, kind.encode(value) if value is not None else b"")
+        for name, value in zip(("field_names", "field_types"), names_and_types, strict=True)
+    )
+    row = Row((b"odd",), cells=tuple(cells))
+    learner = learnt([create_table(TABLE, T + 1), create_keyspace("k", T), change("k", types=[row])])
+    assert user_tables(learner.schema()) == {ID: TABLE}
+    odd = learner.schema().types.get(("k", "odd"))
+    assert (odd is None) == (names_and_types != ([], []))
+
+
+def test_a_keyspace_whose_name_is_no_text_costs_nothing() -> None:
+    keyspaces = system_table_id("system_schema", "keyspaces")
+    row = create_keyspace("k", T).updates[0].rows[0]
+    learner = learnt([create_table(TABLE, T + 1), create_keyspace("k", T), Mutation((PartitionUpdate(keyspaces, b"\xff", rows=(row,)),))])
+    assert user_tables(learner.schema()) == {ID: TABLE}
+
+
+@pytest.mark.parametrize("column", ["flags", "default_time_to_live", "gc_grace_seconds", "cdc"])
+def test_an_option_of_no_bytes_is_one_that_was_not_told(column: str) -> None:
+    row = Row((b"t",), cells=(Cell(column, T + 2, b""),))
+    table = user_tables(learnt([create_table(TABLE, T + 1), create_keyspace("k", T), change("k", tables=[row])]).schema())[ID]
+    assert (table.flags, table.default_time_to_live, table.gc_grace_seconds) == (table.flags & TABLE.flags, 0, 864_000)

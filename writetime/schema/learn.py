@@ -230,7 +230,7 @@ class _View:
                 yield _text(clustering), values
 
     def row(self, table: str, clustering: Clustering) -> dict[str, Any]:
-        """The values of a row's live cells; {} if it is not there. An empty value of a type that has none says nothing."""
+        """The values of a row's live cells; {} if it is not there. An empty value says nothing."""
         partition = self.facts[table]
         facts = partition.rows.get(clustering)
         if facts is None:
@@ -238,14 +238,17 @@ class _View:
         cells = tuple(cell for cell in facts.cells if self.floor < cell.timestamp and (self.bound is None or cell.timestamp <= self.bound))
         row = Row(clustering, deletion=self._latest(facts.deletions), cells=cells)
         row = settle_row(row, active=self._latest(partition.deletions_of(clustering)))
-        values = ((cell.column, _value(table, cell)) for cell in row.cells if not cell.is_tombstone)
-        return {column: value for column, value in values if value is not None}
+        return {cell.column: _value(table, cell) for cell in row.cells if cell.value and not cell.is_tombstone}
 
     def before_drop(self, clustering: Clustering) -> dict[str, Any]:
         """What was said of a column before it was dropped, as far as that is known."""
         drop, column = self.facts["dropped_columns"].rows[clustering], self.facts["columns"].rows.get(clustering)
         limit = max(cell.timestamp for cell in drop.cells)
-        cells = [cell for cell in (column.cells if column else ()) if self.floor < cell.timestamp < limit and not cell.is_tombstone]
+        cells = [
+            cell
+            for cell in (column.cells if column else ())
+            if self.floor < cell.timestamp < limit and cell.value and not cell.is_tombstone
+        ]
         return {cell.column: _value("columns", cell) for cell in sorted(cells, key=lambda cell: cell.timestamp)}
 
     def _latest(self, deletions: Iterable[DeletionTime]) -> DeletionTime | None:
@@ -390,7 +393,10 @@ def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple
     values = view.row("types", clustering)
     if not {"field_names", "field_types"} <= values.keys():
         return {}
-    return {(keyspace, name): UserType(keyspace, name, tuple(values["field_names"]), tuple(values["field_types"]))}
+    names, kinds = values["field_names"], values["field_types"]
+    if len(names) != len(kinds) or not all(isinstance(text, str) for text in (*names, *kinds)):
+        raise SchemaError("its fields lack names or types", operation="learn the schema", obj=f"{keyspace}.{name}")
+    return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds))}
 
 
 def _value(table: str, cell: Cell) -> Any:
