@@ -21,8 +21,8 @@ from uuid import UUID
 
 from writetime.cql.types import assemble, parse_type
 from writetime.errors import DecodeError
-from writetime.join.reconcile import merge_rows
-from writetime.model import Mutation, PartitionUpdate, Row
+from writetime.join.reconcile import merge_deletions, merge_rows
+from writetime.model import DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Table
 from writetime.schema.system import LOCAL, LOCAL_TABLES, system_table_id
 
@@ -48,6 +48,7 @@ class LocalFacts:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[UUID, bytes, tuple[bytes | None, ...]], Row] = {}
+        self._deletions: dict[tuple[UUID, bytes], DeletionTime | None] = {}
         self._truncations: set[Truncation] = set()
 
     def apply(self, mutation: Mutation) -> None:
@@ -80,16 +81,15 @@ class LocalFacts:
         return sorted(self._truncations)
 
     def _apply(self, update: PartitionUpdate) -> None:
-        for row in update.rows:
-            clustering = row.clustering or ()
-            known = self._rows.get((update.table_id, update.key, clustering), Row(clustering))
-            self._rows[update.table_id, update.key, clustering] = merge_rows(known, row, active=update.deletion)
-            if update.table_id == LOCAL.id:
-                self._truncations |= _truncations(row)
-        if update.deletion is not None:
-            for place, row in self._rows.items():
-                if place[:2] == (update.table_id, update.key):
-                    self._rows[place] = merge_rows(row, Row(row.clustering), active=update.deletion)
+        partition = update.table_id, update.key
+        active = self._deletions[partition] = merge_deletions(self._deletions.get(partition), update.deletion)
+        more = {row.clustering or (): row for row in update.rows}
+        for clustering in more.keys() | {place[2] for place in self._rows if place[:2] == partition}:
+            nothing = Row(clustering)
+            known = self._rows.get((*partition, clustering), nothing)
+            self._rows[*partition, clustering] = merge_rows(known, more.get(clustering, nothing), active=active)
+        if update.table_id == LOCAL.id:
+            self._truncations.update(each for row in update.rows for each in _truncations(row))
 
 
 def _truncations(row: Row) -> set[Truncation]:
