@@ -110,7 +110,7 @@ class _Unpacker:
 
     def _section(self, pos: int, next_pos: int) -> tuple[int, bool]:
         """Take the section whose marker is at `pos`; where to go on, and whether the walk is over."""
-        inside = pos + MARKER_SIZE <= next_pos <= self.length
+        inside = pos + MARKER_SIZE + LENGTH_SIZE <= next_pos <= self.length
         if inside and not self.careful and isinstance(content := self._content(pos, next_pos), bytes):
             return self._take(pos, next_pos, content), False
         self.careful = True
@@ -119,7 +119,8 @@ class _Unpacker:
         near = next_pos if inside and next_pos < far else far
         for end in dict.fromkeys((near, far)):
             content = self._content(pos, end)
-            if isinstance(content, bytes):
+            # Where the file just stops, a length of zero without a block is no proof of an empty section.
+            if isinstance(content, bytes) and (end in (next_pos, found) or end > pos + MARKER_SIZE + LENGTH_SIZE):
                 if end != next_pos:
                     self._lose(pos, pos + MARKER_SIZE, CorruptSection("the sync marker points to a wrong place"))
                 return self._take(pos, end, content), False
@@ -127,8 +128,8 @@ class _Unpacker:
             self._lose(pos, self.length, TornTail("the last section ends early, so that nothing of it can be unpacked"))
             return pos, True
         failure = self._content(pos, near)
-        assert isinstance(failure, SegmentError)
-        return self._lose_section(pos, near, failure), False
+        cause = failure if isinstance(failure, SegmentError) else CorruptSection("the sync marker points to a wrong place")
+        return self._lose_section(pos, near, cause), False
 
     def _damaged_marker(self, pos: int, next_pos: int, crc: int) -> tuple[int, bool]:
         """No marker proves itself at `pos`. Zeros up to the end of the file are how a segment may end."""
@@ -159,7 +160,8 @@ class _Unpacker:
             content = self.packing.unpack(self.buf[start:end], max(0, self.limit - self.logical - MARKER_SIZE))
         except SegmentError as error:
             return error
-        if len(content) == claimed or (content and self.packing.whole):
+        # A block of no bytes proves nothing: it is where any wrong pointer to just behind the length would end.
+        if len(content) == claimed or (end > start and self.packing.whole):
             return content
         return CorruptSection(f"it should hold {claimed} bytes and holds {len(content)}")
 
