@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,6 +29,8 @@ def literal(kind: CqlType, value: Any) -> str:
     """The value as CQL text; `null` for None."""
     if value is None:
         return "null"
+    if isinstance(value, Enum):
+        return "<empty>"
     if isinstance(kind, CollectionType):
         return _collection(kind, value)
     if isinstance(kind, VectorType):
