@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs fuzz record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-decoder fuzz record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ test: setup ## all tests that need nothing but set-up
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
 	@$(PYTHON) -m pytest -m gcs $(ARGS)
+
+test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
+	@$(PYTHON) -m tests.ring.decoder $(ARGS)
 
 fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m tests.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)

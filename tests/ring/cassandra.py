@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +36,8 @@ class Ring:
 
     `segment_mb` is the size of a commit log segment (a mutation may have half of it), `cdc_total_mb` how much cdc_raw may hold.
     `compression` is a commit log compressor's class name, `compatibility` the storage_compatibility_mode of 5.0 (`NONE` writes version 8
-    segments). `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set here.
+    segments). `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set here. `options` go on every JVM's
+    command line.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Ring:
         compression: str | None = None,
         compatibility: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.folder = folder.resolve()
         self.version = version
@@ -63,7 +65,7 @@ class Ring:
         if compatibility is not None:
             own["storage_compatibility_mode"] = compatibility
         own.update(settings or {})
-        self.nodes = self._plan(nodes, heap, datacenter, own)
+        self.nodes = self._plan(nodes, heap, datacenter, own, options)
         self._connections = driver.Connections()
 
     def start(self) -> Self:
@@ -130,7 +132,7 @@ class Ring:
                     raise ServiceError(f"{node.name} ({node.address}) sees {sorted(seen)} up, not {sorted(up)}; its log: {node.log}")
                 time.sleep(0.5)
 
-    def _plan(self, count: int, heap: str, datacenter: str, own: dict[str, Any]) -> list[Node]:
+    def _plan(self, count: int, heap: str, datacenter: str, own: dict[str, Any], options: Sequence[str]) -> list[Node]:
         addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
         chosen = Ports(cql=free_port(9042, addresses), storage=free_port(7000, addresses))
         jmx = 7199
@@ -150,6 +152,7 @@ class Ring:
                     settings=settings,
                     datacenter=datacenter,
                     rack=f"rack{number}",
+                    options=options,
                 )
             )
             jmx += 1

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,10 @@ class Ports:
 
 @dataclass
 class Node:
-    """A node that may be running or not. `number` counts from 1; `settings` are what its cassandra.yaml says besides the folders."""
+    """A node that may be running or not. `number` counts from 1; `settings` are what its cassandra.yaml says besides the folders.
+
+    `options` go on the JVM's command line.
+    """
 
     number: int
     address: str
@@ -90,6 +93,7 @@ class Node:
     settings: Mapping[str, Any]
     datacenter: str
     rack: str
+    options: Sequence[str] = ()
     _service: process.Service | None = field(default=None, repr=False)
     _connections: driver.Connections = field(default_factory=driver.Connections, repr=False)
 
@@ -181,6 +185,7 @@ class Node:
             "-Dcassandra.shutdown_announce_in_ms=500",
             "-Djava.net.preferIPv4Stack=true",
             f"-Djava.io.tmpdir={self.folder}",
+            *self.options,
         ]
         return [java(), *memory, *own, *access(), *self._properties(), "-cp", self._jars(), "org.apache.cassandra.service.CassandraDaemon"]
 
