@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
-from writetime.commitlog import sections
+from writetime.commitlog import idx, sections
 from writetime.commitlog.descriptor import parse as parse_header
 from writetime.commitlog.dump import Failure
-from writetime.commitlog.idx import CdcIndex, parse
 from writetime.commitlog.segment import Frame, Scan
 from writetime.errors import UnknownColumn, UnknownTable
 from writetime.model import Mutation
@@ -140,13 +139,9 @@ def _sections(found: Scan) -> int:
 
 
 def _judge_index(content: bytes | None, found: Scan) -> str:
-    if content is None:
-        return "none"
-    index: CdcIndex | None = parse(content)
-    if index is None:
-        return "empty" if not content else "half-written"
-    if not index.completed:
+    state, index = idx.state(content, found.end), idx.parse(content or b"")
+    if index is not None and state is idx.State.GROWING:
         return f"growing, synced to {index.synced}"
-    if index.synced != found.end:
+    if index is not None and state is idx.State.OFF:
         return f"completed, but says {index.synced}: written anew after a crash"
-    return "completed"
+    return str(state)
