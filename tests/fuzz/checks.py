@@ -17,7 +17,8 @@ from tests.commitlog.packed import KEYS
 from tests.fuzz.cases import Case
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.guard import Guarded
-from writetime.commitlog import codecs, kernel, sections, segment
+from tests.fuzz.twins import Twins
+from writetime.commitlog import cells_buffers, codecs, kernel, sections, segment
 from writetime.commitlog.encode import encode_mutation
 from writetime.commitlog.mutation import decode_mutation, table_shape
 from writetime.commitlog.segment import Scan, peek, scan
@@ -55,9 +56,12 @@ class Checker:
     """Checks cases one after the other; `seen` counts what came of them."""
 
     def __init__(self, corpus: Corpus) -> None:
+        kernel.compile_ahead()
+        cells_buffers.compile_ahead()
         self.corpus = corpus
         self.seen: Counter[str] = Counter()
         self.guarded = Guarded(ROOM)
+        self.twins = Twins(corpus.schema)
         self.types: dict[tuple[str, str], CqlType] = {}
 
     def check(self, case: Case) -> None:
@@ -70,6 +74,12 @@ class Checker:
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         if grown > MOST_GROWTH_KIB + (most_unpacked(case) >> 10):
             raise Broken(f"the process grew by {grown} KiB over {len(case.content)} bytes")
+
+    def finish(self) -> None:
+        """Check what was put off until more of its kind would come."""
+        self.twins.flush()
+        self.seen["cells decoded twice"] += self.twins.cells
+        self.twins.cells = 0
 
     def _traced(self, case: Case) -> None:
         tracemalloc.start()
@@ -89,6 +99,7 @@ class Checker:
         self._as_it_was(found, case)
         for frame in found.frames:
             self._body(found.body(frame), found.descriptor.version)
+            self.twins.take(case.number, found.body(frame), found.descriptor.version)
 
     # --- container ------------------------------------------------------------------------------------------------------------------
 

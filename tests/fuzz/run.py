@@ -16,7 +16,7 @@ import resource
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 from tests.fuzz.cases import make
 from tests.fuzz.checks import Broken, Checker, most_unpacked
 from tests.fuzz.corpus import Corpus, corpus
+from tests.fuzz.twins import TwinsDiffer
 
 MOST_SECONDS = 20.0
 """After so long in one case a worker hangs. A case takes about a millisecond; the machine may be busy."""
@@ -82,6 +83,7 @@ def run_here(seed: int, first: int, count: int, checker: Checker | None = None) 
     begun = time.monotonic()
     for number in range(first, first + count):
         _one(material, checker, outcome, number)
+    _last(checker, outcome)
     outcome.seconds = time.monotonic() - begun
     outcome.seen = checker.seen
     return outcome
@@ -98,17 +100,34 @@ def _one(material: Corpus, checker: Checker, outcome: Outcome, number: int) -> N
         if (spent := time.process_time() - begun) > allowed:
             raise Broken(f"{spent:.1f} s of processor time over {len(case.content)} bytes")
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
-        kind = "broken" if isinstance(error, Broken) else type(error).__name__
-        message = str(error) if isinstance(error, Broken) else "".join(traceback.format_exception(error)[-4:])
-        outcome.failures.append(Failure(outcome.seed, number, kind, message, list(case.how), case.seed.name))
+        outcome.failures.append(_failed(material, outcome.seed, number, error))
+
+
+def _last(checker: Checker, outcome: Outcome) -> None:
+    """What the checker has put off."""
+    try:
+        checker.finish()
+    except Exception as error:  # noqa: BLE001 - as above
+        outcome.failures.append(_failed(corpus(), outcome.seed, outcome.cases - 1, error))
+
+
+def _failed(material: Corpus, seed: int, number: int, error: Exception) -> Failure:
+    if isinstance(error, TwinsDiffer):
+        number = error.number
+    known = isinstance(error, Broken | TwinsDiffer)
+    message = str(error) if known else "".join(traceback.format_exception(error)[-4:])
+    case = make(material, seed, number)
+    return Failure(seed, number, "broken" if known else type(error).__name__, message, list(case.how), case.seed.name)
 
 
 @dataclass(slots=True)
 class _Worker:
+    """A process, the case it is at, the oldest one of which something was put off, and since when."""
+
     process: BaseProcess
     at: Any
+    oldest: Any
     since: Any
-    stop: int
 
 
 def run(seed: int, cases: int, workers: int, progress: Callable[[int, int], None] = lambda done, failures: None) -> Outcome:
@@ -127,14 +146,14 @@ def run(seed: int, cases: int, workers: int, progress: Callable[[int, int], None
             if worker.process.is_alive() and time.monotonic() - worker.since.value > MOST_SECONDS:
                 worker.process.kill()
                 worker.process.join()
-                outcome.failures.append(_died(material, seed, worker, "hang", f"no end after {MOST_SECONDS} s"))
+                outcome.failures.append(_died(material, seed, worker, workers, "hang", f"no end after {MOST_SECONDS} s"))
             elif worker.process.is_alive():
                 continue
             elif worker.process.exitcode == 0:
                 finished += 1
                 continue
             else:
-                outcome.failures.append(_died(material, seed, worker, "crash", f"exit code {worker.process.exitcode}"))
+                outcome.failures.append(_died(material, seed, worker, workers, "crash", f"exit code {worker.process.exitcode}"))
             running[index] = _started(results, seed, worker.at.value + workers, cases, workers, index)
         progress(outcome.cases, len(outcome.failures))
         if len(outcome.failures) >= MOST_FAILURES:
@@ -151,26 +170,31 @@ def run(seed: int, cases: int, workers: int, progress: Callable[[int, int], None
 
 
 def _started(results: Any, seed: int, first: int, cases: int, step: int, index: int) -> _Worker:
-    at, since = _Context.Value("q", first, lock=False), _Context.Value("d", time.monotonic(), lock=False)
-    process = _Context.Process(target=_work, args=(results, seed, first, cases, step, at, since), name=f"fuzz-{index}", daemon=True)
+    at, oldest = (_Context.Value("q", first, lock=False) for _ in range(2))
+    since = _Context.Value("d", time.monotonic(), lock=False)
+    arguments = (results, seed, range(first, cases, step), at, oldest, since)
+    process = _Context.Process(target=_work, args=arguments, name=f"fuzz-{index}", daemon=True)
     process.start()
-    return _Worker(process, at, since, cases)
+    return _Worker(process, at, oldest, since)
 
 
-def _work(results: Any, seed: int, first: int, cases: int, step: int, at: Any, since: Any) -> None:
+def _work(results: Any, seed: int, numbers: Sequence[int], at: Any, oldest: Any, since: Any) -> None:
     faulthandler.enable()
     _limit_memory()
     material, outcome = corpus(), Outcome(seed)
     checker = Checker(material)
     told = time.monotonic()
-    for number in range(first, cases, step):
+    for number in numbers:
         at.value, since.value = number, time.monotonic()
+        put_off = checker.twins.oldest
+        oldest.value = number if put_off is None else put_off
         _one(material, checker, outcome, number)
         if outcome.failures or since.value - told > 1:
             outcome.seen = checker.seen
             results.put(outcome)
             outcome, told = Outcome(seed), since.value
             checker.seen = Counter()
+    _last(checker, outcome)
     outcome.seen = checker.seen
     results.put(outcome)
 
@@ -188,9 +212,24 @@ def _take(outcome: Outcome, part: Outcome) -> None:
     outcome.failures += part.failures
 
 
-def _died(material: Corpus, seed: int, worker: _Worker, kind: str, message: str) -> Failure:
-    case = make(material, seed, worker.at.value)
-    return Failure(seed, worker.at.value, kind, message, list(case.how), case.seed.name)
+def _died(material: Corpus, seed: int, worker: _Worker, step: int, kind: str, message: str) -> Failure:
+    """The failure that ended a worker. What it had put off is gone through one by one; if none of it dies alone, it is the last."""
+    number = worker.at.value
+    if kind == "crash":
+        numbers = range(worker.oldest.value, number + 1, step)
+        number = next((each for each in numbers if _dies_alone(seed, each)), number)
+    case = make(material, seed, number)
+    return Failure(seed, number, kind, message, list(case.how), case.seed.name)
+
+
+def _dies_alone(seed: int, number: int) -> bool:
+    process = _Context.Process(target=run_here, args=(seed, number, 1), daemon=True)
+    process.start()
+    process.join(MOST_SECONDS)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode != 0
 
 
 def keep(failure: Failure, folder: Path) -> Path:

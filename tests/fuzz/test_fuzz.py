@@ -6,7 +6,9 @@ import faulthandler
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ from tests.fuzz.cases import BOMBS, Case, make, put_right
 from tests.fuzz.checks import Broken, Checker
 from tests.fuzz.corpus import Seed, corpus
 from tests.fuzz.guard import Guarded
-from writetime.commitlog import frames, segment
+from writetime.commitlog import cells_buffers, frames, segment
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.frames import FrameCheck
 from writetime.commitlog.segment import REASONS, Ending, scan
@@ -36,7 +38,16 @@ def test_a_sample_holds_and_gets_everywhere() -> None:
     expected |= {f"not decoded: {name}" for name in ("UnknownTable", "UnknownColumn", "MalformedMutation")}
     expected |= {f"problem: {kind.__name__}: {message}" for kind, message in REASONS.values()}
     expected |= {f"ending: {ending}" for ending in Ending}
-    expected |= {"decoded", "values", "no value of its type", "schema learnt", "schema left out", "frames as they were", "not encoded"}
+    expected |= {
+        "decoded",
+        "values",
+        "no value of its type",
+        "schema learnt",
+        "schema left out",
+        "frames as they were",
+        "not encoded",
+        "cells decoded twice",
+    }
     assert expected - {name for name, count in outcome.seen.items() if count} == set()
     assert {damage.name for damage in cases._DAMAGES} | {name for name, _ in cases._BODY_DAMAGES} <= outcome.damage.keys()
 
@@ -56,7 +67,9 @@ def test_workers_do_the_same_cases_as_one_alone() -> None:
 def test_what_segments_of_the_corpus_hold(start: Seed) -> None:
     """Unhurt they deliver all, and putting their CRCs right changes nothing in those that are whole."""
     case = Case(1, start, start.content, (), frozenset(start.frames.values()), True, None)
-    Checker(corpus()).check(case)
+    checker = Checker(corpus())
+    checker.check(case)
+    checker.finish()
     assert start.frames
     again = bytearray(start.content)
     put_right(again, packed=start.packing is not None)
@@ -83,6 +96,7 @@ def test_updates_of_every_shape_hurt_in_any_place(found: list[PartitionUpdate], 
     if right:
         put_right(hurt)
     _CHECKER.check(Case(1, start, bytes(hurt), (), None if right else frozenset(bodies), True, None))
+    _CHECKER.finish()
 
 
 _CHECKER = Checker(corpus())
@@ -138,6 +152,29 @@ def test_notices_memory_taken_on_a_length_s_word(monkeypatch: pytest.MonkeyPatch
         Checker(corpus()).check(case)
 
 
+def test_notices_that_the_decoders_differ_and_whose_case_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cells_buffers._times
+    monkeypatch.setattr(cells_buffers, "_times", lambda array, size: real(np.where(array == 0, 1, array), size))
+    failures = runner.run_here(0, 0, 100).failures
+    assert failures
+    assert {failure.kind for failure in failures} == {"broken"}
+    again = runner.run_here(0, failures[0].number, 1).failures
+    assert [(failure.number, failure.message) for failure in again] == [(failures[0].number, failures[0].message)]
+
+
+def test_notices_bytes_written_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cells_buffers._batches
+
+    def careless(out: Any, *rest: Any) -> Any:
+        value = out.cells.value
+        np.lib.stride_tricks.as_strided(value, (len(value) + 1,))[-1] = 0
+        return real(out, *rest)
+
+    monkeypatch.setattr(cells_buffers, "_batches", careless)
+    (failure, *_) = runner.run_here(0, 0, 10).failures
+    assert "wrote outside an array" in failure.message
+
+
 def test_notices_a_crash_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Checker.check
 
@@ -169,8 +206,6 @@ def test_notices_a_hang_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("where", ["at_the_end", "at_the_beginning"])
 def test_a_guarded_byte_cannot_be_read(where: str) -> None:
-    import numpy as np
-
     child = os.fork()
     if child == 0:
         faulthandler.disable()
