@@ -163,6 +163,8 @@ use_pip_settings() {
 }
 
 compile_kernel() {
+    # The compiler's cache knows the file of the outermost function only, not the others that went into it.
+    find writetime -name '*.nb[ci]' -delete
     "$PYTHON" -m writetime.commitlog.kernel
     "$PYTHON" -m writetime.commitlog.cells_buffers
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import zlib
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
-from writetime.commitlog import kernel, segment
+from writetime.commitlog import crc, kernel, segment
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.segment import peek
 
@@ -86,11 +87,22 @@ def test_more_problems_than_there_is_room_for_at_first() -> None:
     assert kernel.walk(bytes(content), 20, len(content), 3).as_python() == in_python
 
 
-@pytest.mark.parametrize("length", range(40))
-def test_crc(length: int) -> None:
-    data = np.arange(3, 3 + length, dtype=np.uint8)
-    data.flags.writeable = False
-    assert kernel._crc(data, 0, length, zlib.crc32(b"before")) == zlib.crc32(data.tobytes(), zlib.crc32(b"before"))
+@pytest.mark.parametrize("clmul", sorted({False, crc.HAS_CLMUL}))
+def test_crc(clmul: bool) -> None:
+    """Of any length, from any place, with the CPU's multiplication and without."""
+    data = np.frombuffer(random.Random(1).randbytes(400), np.uint8)
+    for start in (0, 1, 13):
+        for end in range(start, len(data)):
+            found = crc.crc32(data, start, end, zlib.crc32(b"before"), clmul)
+            assert found == zlib.crc32(data[start:end].tobytes(), zlib.crc32(b"before"))
+
+
+def test_a_cpu_without_multiplication_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cache serves both: the machine code holds both ways."""
+    content = encode_segment(3, 7, [encode_mutation(insert(i, "x" * 10 * i), SCHEMA) for i in range(30)])
+    here = kernel.walk(content, 20, len(content), 3).as_python()
+    monkeypatch.setattr(kernel, "HAS_CLMUL", False)
+    assert kernel.walk(content, 20, len(content), 3).as_python() == here == segment.walk(content, 20, len(content), 3)
 
 
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:

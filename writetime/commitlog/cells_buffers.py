@@ -31,10 +31,10 @@ from writetime.commitlog.cells import (
 )
 from writetime.commitlog.cells import chunks as chunks_of
 from writetime.commitlog.cells_kernel import Cells, Chunk, ComplexDeletions, Lists, Output, Ranges, Rows, Scratch, Tables, Updates
+from writetime.commitlog.compiled import Bytes, Int32s, Ints
 from writetime.commitlog.frames import BODY_OFFSET
-from writetime.commitlog.kernel import Bytes, Ints
 from writetime.commitlog.mutation import TableShape, decode_mutation, table_shape
-from writetime.commitlog.pointers import Int32s, words
+from writetime.commitlog.pointers import words
 from writetime.commitlog.segment import Frame
 from writetime.errors import SchemaError, WritetimeError
 from writetime.model import NO_DELETION_TIME

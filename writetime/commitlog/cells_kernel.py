@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from writetime.commitlog import mutation
-from writetime.commitlog.kernel import Bytes, Ints, _compiled, _compiled_and_kept
-from writetime.commitlog.pointers import Int32s, Words, reader
+from writetime.commitlog.compiled import Bytes, Int32s, Ints, Words, compiled, compiled_and_kept
+from writetime.commitlog.pointers import reader
 from writetime.commitlog.vint import _EXTRA
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 
@@ -184,7 +184,7 @@ _u64: Any = np.uint64
 # --- numbers ---------------------------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _vint(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     """The 64 bits of an unsigned vint, as a signed number."""
     if pos >= end:
@@ -202,14 +202,14 @@ def _vint(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     return value, after
 
 
-@_compiled
+@compiled
 def _byte(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     if pos >= end:
         return 0, end + 1
     return _i64(buf[pos]), pos + 1
 
 
-@_compiled
+@compiled
 def _length(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     """A number of bytes that follow, or of things of at least one byte each."""
     length, pos = _vint(buf, pos, end)
@@ -218,13 +218,13 @@ def _length(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     return length, pos
 
 
-@_compiled
+@compiled
 def _int32(pattern: int) -> int:
     low: int = ((pattern & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
     return low
 
 
-@_compiled
+@compiled
 def _as_time(bases: Ints, raw: int, ttl: int) -> int:
     time: int = bases[1] + _int32(raw)
     if time < 0 and bases[3]:
@@ -238,26 +238,26 @@ def _as_time(bases: Ints, raw: int, ttl: int) -> int:
     return time
 
 
-@_compiled
+@compiled
 def _timestamp(buf: Bytes, pos: int, end: int, bases: Ints) -> tuple[int, int]:
     delta, pos = _vint(buf, pos, end)
     return bases[0] + delta, pos
 
 
-@_compiled
+@compiled
 def _ttl(buf: Bytes, pos: int, end: int, bases: Ints) -> tuple[int, int]:
     delta, pos = _vint(buf, pos, end)
     return _int32(bases[2] + delta), pos
 
 
-@_compiled
+@compiled
 def _deletion(buf: Bytes, pos: int, end: int, bases: Ints) -> tuple[int, int, int]:
     timestamp, pos = _timestamp(buf, pos, end, bases)
     raw, pos = _vint(buf, pos, end)
     return timestamp, _as_time(bases, raw, _NO_TTL), pos
 
 
-@_compiled
+@compiled
 def _copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> int:
     """Bytes to target[at:]; the position behind them."""
     for i in range(length):
@@ -268,7 +268,7 @@ def _copy(source: Bytes, start: int, length: int, target: Bytes, at: int) -> int
 # --- schema ----------------------------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _word(buf: Bytes, pos: int) -> Any:
     value = _u64(0)
     for i in range(8):
@@ -276,7 +276,7 @@ def _word(buf: Bytes, pos: int) -> Any:
     return value
 
 
-@_compiled
+@compiled
 def _find_table(tables: Tables, high: Any, low: Any, likely: int) -> int:
     """Index of a table id, or -1. `likely` is tried first."""
     size = tables.size
@@ -294,7 +294,7 @@ def _find_table(tables: Tables, high: Any, low: Any, likely: int) -> int:
     return -1
 
 
-@_compiled
+@compiled
 def _is_name(tables: Tables, column: int, buf: Bytes, pos: int, length: int) -> bool:
     start = tables.name_start[column]
     if tables.name_start[column + 1] - start != length:
@@ -305,7 +305,7 @@ def _is_name(tables: Tables, column: int, buf: Bytes, pos: int, length: int) -> 
     return True
 
 
-@_compiled
+@compiled
 def _columns(
     buf: Bytes, pos: int, end: int, tables: Tables, first: int, last: int, header: Ints, scratch: Scratch, n: Ints
 ) -> tuple[int, int]:
@@ -334,7 +334,7 @@ def _columns(
 # --- clusterings -----------------------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _clustering(buf: Bytes, pos: int, end: int, tables: Tables, table: int, size: int, scratch: Scratch) -> int:
     """The first `size` values of a clustering into scratch."""
     first = tables.clusterings[table]
@@ -363,7 +363,7 @@ def _clustering(buf: Bytes, pos: int, end: int, tables: Tables, table: int, size
     return pos
 
 
-@_compiled
+@compiled
 def _add_list(lists: Lists, at: int, counter: int, buf: Bytes, size: int, scratch: Scratch, n: Ints) -> bool:
     """The `size` values in scratch as the list number `at`. False if there is no room."""
     values = n[counter]
@@ -386,7 +386,7 @@ def _add_list(lists: Lists, at: int, counter: int, buf: Bytes, size: int, scratc
 # --- rows ------------------------------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _subset(buf: Bytes, pos: int, end: int, total: int, present: Bytes) -> tuple[bool, int]:
     """Which of a header's columns a row has, into `present`; whether it is all of them."""
     encoded, pos = _vint(buf, pos, end)
@@ -412,7 +412,7 @@ def _subset(buf: Bytes, pos: int, end: int, total: int, present: Bytes) -> tuple
     return False, pos
 
 
-@_compiled
+@compiled
 def _row(
     buf: Bytes, pos: int, end: int, flags: int, more: int, tables: Tables, header: Ints, total: int, scratch: Scratch, out: Output, n: Ints
 ) -> int:
@@ -511,7 +511,7 @@ def _row(
     return pos
 
 
-@_compiled
+@compiled
 def _complex_deletion(buf: Bytes, pos: int, end: int, bases: Ints, row: int, code: int, out: ComplexDeletions, n: Ints) -> int:
     timestamp, time, pos = _deletion(buf, pos, end, bases)
     if timestamp == _NO_TIMESTAMP:
@@ -528,7 +528,7 @@ def _complex_deletion(buf: Bytes, pos: int, end: int, bases: Ints, row: int, cod
     return pos
 
 
-@_compiled
+@compiled
 def _new_row(out: Rows, size: int, buf: Bytes, scratch: Scratch, n: Ints) -> bool:
     """Begin a row with the first `size` values in scratch as its clustering. False if there is no room."""
     at = n[ROWS]
@@ -543,7 +543,7 @@ def _new_row(out: Rows, size: int, buf: Bytes, scratch: Scratch, n: Ints) -> boo
 # --- range tombstones ------------------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _marker(
     buf: Bytes, pos: int, end: int, opened: bool, tables: Tables, table: int, scratch: Scratch, out: Ranges, n: Ints
 ) -> tuple[bool, int]:
@@ -583,7 +583,7 @@ def _marker(
 # --- partition updates -----------------------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _bases(buf: Bytes, pos: int, end: int, bases: Ints) -> int:
     timestamp, pos = _vint(buf, pos, end)
     time, pos = _vint(buf, pos, end)
@@ -594,7 +594,7 @@ def _bases(buf: Bytes, pos: int, end: int, bases: Ints) -> int:
     return pos
 
 
-@_compiled
+@compiled
 def _static_row(buf: Bytes, pos: int, end: int, tables: Tables, total: int, scratch: Scratch, out: Output, n: Ints) -> int:
     flags, pos = _byte(buf, pos, end)
     more = 0
@@ -605,7 +605,7 @@ def _static_row(buf: Bytes, pos: int, end: int, tables: Tables, total: int, scra
     return _row(buf, pos, end, flags, more, tables, scratch.statics, total, scratch, out, n)
 
 
-@_compiled
+@compiled
 def _unfiltereds(buf: Bytes, pos: int, end: int, tables: Tables, table: int, total: int, scratch: Scratch, out: Output, n: Ints) -> int:
     """Rows and markers up to the end of the partition."""
     size = tables.clusterings[table + 1] - tables.clusterings[table]
@@ -630,7 +630,7 @@ def _unfiltereds(buf: Bytes, pos: int, end: int, tables: Tables, table: int, tot
     return end + 1
 
 
-@_compiled
+@compiled
 def _new_update(buf: Bytes, pos: int, end: int, position: int, ordinal: int, code: int, out: Updates, n: Ints) -> int:
     """Begin an update with the partition key at `pos`."""
     length, pos = _length(buf, pos, end)
@@ -652,7 +652,7 @@ def _new_update(buf: Bytes, pos: int, end: int, position: int, ordinal: int, cod
     return pos + length
 
 
-@_compiled
+@compiled
 def _update(
     buf: Bytes, pos: int, end: int, position: int, ordinal: int, tables: Tables, table: int, scratch: Scratch, out: Output, n: Ints
 ) -> int:
@@ -680,7 +680,7 @@ def _update(
     return _unfiltereds(buf, pos, end, tables, table, n_regulars, scratch, out, n)
 
 
-@_compiled
+@compiled
 def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scratch: Scratch, out: Output, n: Ints) -> int:
     """One body; it is good if the position behind it is its end."""
     size = end - pos
@@ -698,7 +698,7 @@ def _mutation(buf: Bytes, pos: int, end: int, position: int, tables: Tables, scr
     return pos
 
 
-@_compiled_and_kept
+@compiled_and_kept
 def decode(arguments: Ints) -> None:
     """All bodies of a chunk; `arguments` is the words of a `Chunk`. Ends early, with n[LACKING] set, if there is too little room."""
     chunk = _chunk(arguments)

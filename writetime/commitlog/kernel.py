@@ -1,39 +1,28 @@
 """The walk over a segment, compiled: the twin of `segment.walk`, step by step the same, with arrays as the result.
 
 Strategy: numba, one function for each thing that the Python twin does, over one byte array with positions; nothing is read outside its
-bounds. CRCs are computed eight bytes at a time from tables. Beyond the twin, it peeks into each good frame: number of partition updates,
-table id of the first, where the partition key is.
+bounds. Beyond the twin, it peeks into each good frame: number of partition updates, table id of the first, where the partition key is.
 
 Compiled code is cached on disk, for a plain CPU of its kind, so that one cache serves all machines of a cluster:
 
     python -m writetime.commitlog.kernel      compiles all ahead and prints how long it took
 
-This is the only module of the core that imports numpy and numba; it is itself imported only when it is used (`segment.scan`, Spark jobs).
+Only compiled modules import numpy and numba; they are themselves imported only when they are used (`segment.scan`, Spark jobs).
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
-
-# Before numba is imported: by default it would compile for the very CPU at hand and miss its cache on any other.
-os.environ.setdefault("NUMBA_CPU_NAME", "generic")
-os.environ.setdefault("NUMBA_CPU_FEATURES", "")
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
 
 from writetime.commitlog import frames, sections
+from writetime.commitlog.compiled import Bytes, Ints, Words, compiled, compiled_and_kept
+from writetime.commitlog.crc import HAS_CLMUL, TABLES, crc32
 from writetime.commitlog.frames import FrameCheck
 from writetime.commitlog.segment import Frame, RawProblem, Reason
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 _MARKER = sections.MARKER_SIZE
 _OVERHEAD, _BODY_OFFSET, _SMALLEST = frames.OVERHEAD, frames.BODY_OFFSET, frames.SMALLEST_BODY
@@ -45,30 +34,7 @@ _PROBLEMS = 1024
 """How many problems there is room for at first; with more, the walk is done again."""
 
 
-def _crc_tables() -> npt.NDArray[np.uint32]:
-    """Tables for CRC-32 (IEEE, reflected) by eight bytes: row n advances a byte by n further zero bytes."""
-    tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0xEDB88320 if crc & 1 else 0)
-        tables[0, byte] = crc
-    for row in range(1, 8):
-        tables[row] = (tables[row - 1] >> 8) ^ tables[0][tables[row - 1] & 0xFF]
-    return tables
-
-
-_TABLES = _crc_tables()
 _i64: Any = np.int64
-
-
-def _compiled(function: _F) -> _F:
-    return cast(_F, njit(nogil=True)(function))
-
-
-def _compiled_and_kept(function: _F) -> _F:
-    """For the outermost function only: it has the others inside, so that one file of machine code is all there is to load."""
-    return cast(_F, njit(nogil=True, cache=True)(function))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +49,8 @@ class Walk:
     body_offset: Ints
     body_length: Ints
     update_count: Ints
-    table_hi: npt.NDArray[np.uint64]
-    table_lo: npt.NDArray[np.uint64]
+    table_hi: Words
+    table_lo: Words
     key_offset: Ints
     key_length: Ints
     problem_position: Ints
@@ -110,10 +76,10 @@ def walk(buf: bytes, start: int, length: int, segment_id: int) -> Walk:
     found = np.empty((length // (_OVERHEAD + _SMALLEST) + 1, _FRAME_COLUMNS), np.int64)
     problems = np.empty((_PROBLEMS, 3), np.int64)
     seed = sections.id_crc(segment_id)
-    n_frames, n_problems, end = _walk(data, start, length, seed, found, problems)
+    n_frames, n_problems, end = _walk(data, start, length, seed, found, problems, HAS_CLMUL)
     if n_problems > len(problems):
         problems = np.empty((n_problems, 3), np.int64)
-        n_frames, n_problems, end = _walk(data, start, length, seed, found, problems)
+        n_frames, n_problems, end = _walk(data, start, length, seed, found, problems, HAS_CLMUL)
     position, offset, size, count, table_hi, table_lo, key, key_length = (found[:n_frames, i].copy() for i in range(_FRAME_COLUMNS))
     lost = [problems[:n_problems, i].copy() for i in range(3)]
     table = table_hi.view(np.uint64), table_lo.view(np.uint64)
@@ -127,45 +93,21 @@ def compile_ahead() -> float:
     return time.perf_counter() - started
 
 
-@_compiled
+@compiled
 def _u32(buf: Bytes, pos: int) -> int:
     value: int = (_i64(buf[pos]) << 24) | (_i64(buf[pos + 1]) << 16) | (_i64(buf[pos + 2]) << 8) | _i64(buf[pos + 3])
     return value
 
 
-@_compiled
-def _crc(buf: Bytes, start: int, end: int, crc: int) -> int:
-    """CRC-32 of buf[start:end], continued from `crc`."""
-    c = crc ^ 0xFFFFFFFF
-    i = start
-    while i + 8 <= end:
-        first = c ^ (_i64(buf[i]) | (_i64(buf[i + 1]) << 8) | (_i64(buf[i + 2]) << 16) | (_i64(buf[i + 3]) << 24))
-        c = (
-            _i64(_TABLES[7, first & 0xFF])
-            ^ _i64(_TABLES[6, (first >> 8) & 0xFF])
-            ^ _i64(_TABLES[5, (first >> 16) & 0xFF])
-            ^ _i64(_TABLES[4, (first >> 24) & 0xFF])
-            ^ _i64(_TABLES[3, buf[i + 4]])
-            ^ _i64(_TABLES[2, buf[i + 5]])
-            ^ _i64(_TABLES[1, buf[i + 6]])
-            ^ _i64(_TABLES[0, buf[i + 7]])
-        )
-        i += 8
-    while i < end:
-        c = (c >> 8) ^ _i64(_TABLES[0, (c ^ buf[i]) & 0xFF])
-        i += 1
-    return c ^ 0xFFFFFFFF
-
-
-@_compiled
+@compiled
 def _marker_crc(seed: int, pos: int) -> int:
     c = seed ^ 0xFFFFFFFF
     for shift in (24, 16, 8, 0):
-        c = (c >> 8) ^ _i64(_TABLES[0, (c ^ (pos >> shift)) & 0xFF])
+        c = (c >> 8) ^ _i64(TABLES[0, (c ^ (pos >> shift)) & 0xFF])
     return c ^ 0xFFFFFFFF
 
 
-@_compiled
+@compiled
 def _is_marker(buf: Bytes, length: int, seed: int, pos: int) -> bool:
     if pos > length - _MARKER:
         return False
@@ -173,7 +115,7 @@ def _is_marker(buf: Bytes, length: int, seed: int, pos: int) -> bool:
     return pos + _MARKER <= following <= length and _u32(buf, pos + 4) == _marker_crc(seed, pos)
 
 
-@_compiled
+@compiled
 def _find_marker(buf: Bytes, start: int, data_end: int, length: int, seed: int) -> int:
     for pos in range(start, min(data_end, length - _MARKER + 1)):
         if _is_marker(buf, length, seed, pos):
@@ -181,7 +123,7 @@ def _find_marker(buf: Bytes, start: int, data_end: int, length: int, seed: int) 
     return -1
 
 
-@_compiled
+@compiled
 def _data_end(buf: Bytes, start: int, end: int) -> int:
     """Position after the last byte of buf[start:end] that is not zero."""
     while end > start and buf[end - 1] == 0:
@@ -189,8 +131,8 @@ def _data_end(buf: Bytes, start: int, end: int) -> int:
     return end
 
 
-@_compiled
-def _check_frame(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
+@compiled
+def _check_frame(buf: Bytes, pos: int, end: int, clmul: bool) -> tuple[int, int]:
     if end - pos < 4:
         return _END, 0
     size = _u32(buf, pos)
@@ -198,16 +140,16 @@ def _check_frame(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
         return (_END if _data_end(buf, pos, end) == pos else _BAD_SIZE), 0
     if end - pos < _BODY_OFFSET:
         return _OVERRUN, size
-    crc = _crc(buf, pos, pos + 4, 0)
+    crc = crc32(buf, pos, pos + 4, 0, clmul)
     if size < _SMALLEST or size >= 1 << 31 or _u32(buf, pos + 4) != crc:
         return _BAD_SIZE, 0
     if end - pos < size + _OVERHEAD:
         return _OVERRUN, size
     body_end = pos + _BODY_OFFSET + size
-    return (_OK if _u32(buf, body_end) == _crc(buf, pos + _BODY_OFFSET, body_end, crc) else _BAD_BODY), size
+    return (_OK if _u32(buf, body_end) == crc32(buf, pos + _BODY_OFFSET, body_end, crc, clmul) else _BAD_BODY), size
 
 
-@_compiled
+@compiled
 def _vint(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     """(value, next position) of an unsigned vint; (-1, pos) if it is cut short or too large for a length."""
     if pos >= end:
@@ -224,12 +166,12 @@ def _vint(buf: Bytes, pos: int, end: int) -> tuple[int, int]:
     return value, pos + 1 + extra
 
 
-@_compiled
+@compiled
 def _u64(buf: Bytes, pos: int) -> int:
     return (_u32(buf, pos) << 32) | _u32(buf, pos + 4)
 
 
-@_compiled
+@compiled
 def _peek(buf: Bytes, pos: int, end: int, out: Ints) -> None:
     """Fill update count, table id and key position of the body buf[pos:end]."""
     out[3] = _NOT_PEEKABLE
@@ -245,7 +187,7 @@ def _peek(buf: Bytes, pos: int, end: int, out: Ints) -> None:
     out[7] = length
 
 
-@_compiled
+@compiled
 def _lose(problems: Ints, counts: Ints, start: int, end: int, reason: int) -> None:
     if counts[1] < len(problems):
         row = problems[counts[1]]
@@ -255,10 +197,10 @@ def _lose(problems: Ints, counts: Ints, start: int, end: int, reason: int) -> No
     counts[1] += 1
 
 
-@_compiled
-def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts: Ints) -> tuple[int, int]:
+@compiled
+def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts: Ints, clmul: bool) -> tuple[int, int]:
     while True:
-        check, size = _check_frame(buf, pos, end)
+        check, size = _check_frame(buf, pos, end, clmul)
         following = pos + size + _OVERHEAD
         if check == _OK:
             out = found[counts[0]]
@@ -274,13 +216,13 @@ def _frames(buf: Bytes, pos: int, end: int, found: Ints, problems: Ints, counts:
         pos = following
 
 
-@_compiled
+@compiled
 def _section(
-    buf: Bytes, pos: int, following: int, length: int, data_end: int, seed: int, found: Ints, problems: Ints, counts: Ints
+    buf: Bytes, pos: int, following: int, length: int, data_end: int, seed: int, found: Ints, problems: Ints, counts: Ints, clmul: bool
 ) -> tuple[int, bool]:
     inside = pos + _MARKER <= following <= length
     end = following if inside else length
-    stop, check = _frames(buf, pos + _MARKER, end, found, problems, counts)
+    stop, check = _frames(buf, pos + _MARKER, end, found, problems, counts, clmul)
     if inside and check == _END:
         return end, False
     if length < following <= len(buf):
@@ -299,14 +241,14 @@ def _section(
         again = end
     elif again != end:
         _lose(problems, counts, pos, pos + _MARKER, _MARKER_NEXT)
-        stop, check = _frames(buf, stop, again, found, problems, counts)
+        stop, check = _frames(buf, stop, again, found, problems, counts, clmul)
     if check != _END:
         _lose(problems, counts, stop, again, _FRAME_OVERRUN if check == _OVERRUN else _FRAME_SIZE)
     return again, False
 
 
-@_compiled_and_kept
-def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: Ints) -> tuple[int, int, int]:
+@compiled_and_kept
+def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: Ints, clmul: bool) -> tuple[int, int, int]:
     counts = np.zeros(2, np.int64)
     data_end = _data_end(buf, 0, length)
     done = False
@@ -314,14 +256,14 @@ def _walk(buf: Bytes, pos: int, length: int, seed: int, found: Ints, problems: I
         following = _u32(buf, pos)
         crc = _u32(buf, pos + 4)
         if crc == _marker_crc(seed, pos):
-            pos, done = _section(buf, pos, following, length, data_end, seed, found, problems, counts)
+            pos, done = _section(buf, pos, following, length, data_end, seed, found, problems, counts, clmul)
             continue
         again = _find_marker(buf, pos + 1, data_end, length, seed)
         if again >= 0:
             payload = min(again, pos + _MARKER)
             _lose(problems, counts, pos, payload, _MARKER_CRC)
             if again > payload:
-                pos, done = _section(buf, pos, again, length, data_end, seed, found, problems, counts)
+                pos, done = _section(buf, pos, again, length, data_end, seed, found, problems, counts, clmul)
             else:
                 pos = again
             continue

@@ -13,17 +13,9 @@ from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 import numpy as np
-import numpy.typing as npt
 
-from writetime.commitlog.kernel import Bytes, Ints  # sets what numba reads on import
+from writetime.commitlog.compiled import Bytes, Int32s, Ints, Words, intrinsic, types
 
-from numba import types as numba_types  # isort: skip
-from numba.extending import intrinsic  # isort: skip
-
-Int32s = npt.NDArray[np.int32]
-Words = npt.NDArray[np.uint64]
-
-types: Any = numba_types
 _KINDS: dict[Any, Any] = {
     Bytes: types.CPointer(types.uint8),
     Int32s: types.CPointer(types.int32),
