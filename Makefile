@@ -10,7 +10,7 @@ UV := .venv/share/uv/bin/uv
 .PHONY: help setup demo up down test test-gcs test-decoder fuzz record lint types lock lock-jars clean ci
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is needed into .venv and jars, compile the kernel; a moment if all is there
 	@tools/setup.sh

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
@@ -103,8 +103,11 @@ def cases(versions: Sequence[str] = VERSIONS, codecs: Sequence[str] = (*CODECS, 
 # --- writing
 
 
-def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = ()) -> dict[str, Path]:
-    """Run a node of its own in `folder` and leave copies of its cdc_raw in `keep`: by what they are, `growing` and `finished`."""
+def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = (), *, fill: bool = True) -> dict[str, Path]:
+    """Run a node of its own in `folder` and leave copies of its cdc_raw in `keep`: by what they are, `growing` and `finished`.
+
+    `parts` of the workload by name, all if there are none; `fill` segments with random bytes, so that there are many.
+    """
     settings, options = _settings(case, keep)
     ring = Ring(
         folder,
@@ -125,7 +128,7 @@ def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = ()) -> di
             if part == middle:
                 _copy(node, copies["growing"])
 
-        nasty.run(node.session(), case.version, seed=SEED, parts=chosen, pause=pause)
+        nasty.run(node.session(), case.version, seed=SEED, parts=chosen, fill=fill, pause=pause)
     _copy(node, copies["finished"])
     return copies
 
@@ -252,13 +255,18 @@ def _between_twins(segments: Sequence[Path], keys: Keystore | None) -> Iterator[
     schema = learner.schema()
     for path, found in scans:
         compiled = scan(path.read_bytes(), name=path.name, keys=keys, engine="numba")
-        if (compiled.frames, compiled.image, compiled.problems) != (found.frames, found.image, found.problems):
+        if _told(compiled) != _told(found):
             yield f"{path.name}: the compiled scan finds other frames"
         readable = {frame.position: told for frame, told in decode_readably(found, schema) if not isinstance(told, Failure)}
         fast = dict(_compiled(found, schema))
         for position in sorted(readable.keys() | fast.keys()):
             if readable.get(position) != fast.get(position):
                 yield f"{path.name}:{position}: the compiled decoder gives {fast.get(position)!r:.300}, not {readable.get(position)!r:.300}"
+
+
+def _told(found: Scan) -> tuple[Any, ...]:
+    """All that a scan says; errors are equal to nothing but themselves."""
+    return found.frames, found.image, found.ending, [(problem.kind, problem.position, problem.size) for problem in found.problems]
 
 
 def _compiled(found: Scan, schema: Any) -> Iterator[tuple[int, Any]]:
@@ -285,7 +293,7 @@ def _against_index(path: Path, keys: Keystore | None) -> str | None:
 # --- all of it
 
 
-def run(chosen: Sequence[Case], work: Path, parts: Sequence[str] = ()) -> Iterator[Result]:
+def run(chosen: Sequence[Case], work: Path, parts: Sequence[str], tell: Callable[[str], None]) -> Iterator[Result]:
     """Write and compare; results in the order of the cases, each as soon as it is there."""
     for version in dict.fromkeys(case.version for case in chosen):
         build(version)
@@ -297,7 +305,7 @@ def run(chosen: Sequence[Case], work: Path, parts: Sequence[str] = ()) -> Iterat
             begun = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="node-", dir=work) as folder:
                 copies = write(case, Path(folder), keep, parts)
-            say(f"  {case.name}: written in {time.monotonic() - begun:.0f} s")
+            tell(f"  {case.name}: written in {time.monotonic() - begun:.0f} s")
             waiting += [beside.submit(compare, case, state, folder, keep) for state, folder in copies.items()]
             while waiting and waiting[0].done():
                 yield waiting.pop(0).result()
@@ -332,7 +340,8 @@ def main(arguments: Sequence[str]) -> int:
     results: list[Result] = []
     try:
         with tempfile.TemporaryDirectory(prefix="writetime-decoder-") as temporary:
-            for result in run(chosen, (options.keep or Path(temporary)).resolve(), options.part or ()):
+            work = (options.keep or Path(temporary)).resolve()
+            for result in run(chosen, work, options.part or (), (lambda _: None) if options.json else say):
                 results.append(result)
                 if options.json:
                     print(json.dumps(asdict(result)), flush=True)

@@ -54,16 +54,20 @@ def run(
     *,
     seed: int,
     parts: Sequence[Part] | None = None,
+    fill: bool = True,
     pause: Callable[[str], None] = lambda _: None,
 ) -> Counter[str]:
-    """All parts, or those given; how many statements each took. `pause` is called with the name of every part that is done."""
+    """All parts, or those given; how many statements each took. Without `fill`, segments stay small.
+
+    `pause` is called with the name of every part that is done.
+    """
     # Reading the schema anew after every change is most of what the driver would do here.
     session.cluster.schema_metadata_enabled = False
     setting = Setting(Random(seed), version)
     runner = Runner(session)
     counts: Counter[str] = Counter()
     for number, part in enumerate((keyspaces, *(PARTS if parts is None else parts))):
-        for item in (*part(setting), *filler(setting, number)):
+        for item in (*part(setting), *(filler(setting, number) if fill else ())):
             counts[part.__name__] += 1
             if isinstance(item, str):
                 session.execute(item)

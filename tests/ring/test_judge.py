@@ -1,0 +1,49 @@
+"""Cassandra's own reader, asked by way of the judge, agrees with us on the recorded ring; and says so where a segment is damaged."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.ring.recording import Recording
+from writetime.commitlog.dump import dump_lines
+from writetime.commitlog.segment import scan
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one node of the recorded ring left."""
+    return sorted(Recording.open().stage(tmp_path_factory.mktemp("judge")).values())[0]
+
+
+@pytest.mark.cassandra
+def test_cassandra_reads_the_recorded_ring_as_we_do(folder: Path) -> None:
+    from tests.ring.judge import Judge
+
+    segments = sorted(folder.glob("*.log"))
+    ours = [json.loads(line) for line in dump_lines([(path.name, path.read_bytes()) for path in segments]) if isinstance(line, str)]
+    found = Judge().dump(folder)
+    assert not found.problems
+    assert found.lines == ours
+    assert len(ours) > 1000
+
+
+@pytest.mark.cassandra
+def test_damage_is_told_and_the_rest_is_read(folder: Path, tmp_path: Path) -> None:
+    from tests.ring.judge import Judge
+
+    path = sorted(folder.glob("*.log"))[0]
+    content = path.read_bytes()
+    frames = scan(content, name=path.name).frames
+    bodies = [content[frame.body_offset :][: frame.body_length] for frame in frames]
+    damaged = bytearray(content)
+    damaged[frames[40].body_offset] ^= 1
+    (tmp_path / path.name).write_bytes(damaged)
+    with Judge().each(folder) as read:
+        whole, rest = read(path), read(tmp_path / path.name)
+    assert [line["crc"] for line in whole.lines] == [zlib.crc32(body) for body in bodies]
+    assert [problem["reason"] for problem in rest.problems] == ["MUTATION_ERROR"]
+    assert [line["pos"] for line in rest.lines] == [frame.position for frame in frames if frame is not frames[40]]
