@@ -29,7 +29,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from writetime.commitlog.mutation import column_name, decode_mutation
-from writetime.commitlog.segment import Engine, Frame
+from writetime.commitlog.segment import Engine, Frame, Scan
 from writetime.errors import CorruptFrame, WritetimeError
 from writetime.model import NO_DELETION_TIME, NO_TTL, Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import Column, DroppedColumn, Schema
@@ -157,6 +157,12 @@ def decode(
     dictionaries = Dictionaries.of(schema)
     for first, last in chunks([frame.body_length for frame in frames], chunk_bytes):
         yield _decode_chunk(image, frames[first:last], schema, version, dictionaries)
+
+
+def decode_segment(scanned: Scan, schema: Schema, *, engine: Engine = "auto", chunk_bytes: int = CHUNK_BYTES) -> Iterator[Decoded]:
+    """The cells of all frames of a segment, as `decode`."""
+    version = scanned.descriptor.version
+    return decode(scanned.image, scanned.frames, schema, version=version, engine=engine, chunk_bytes=chunk_bytes)
 
 
 def chunks(lengths: Sequence[int], chunk_bytes: int) -> Iterator[tuple[int, int]]:

@@ -33,6 +33,7 @@ from writetime.commitlog.cells import chunks as chunks_of
 from writetime.commitlog.cells_kernel import Cells, Chunk, ComplexDeletions, Lists, Output, Ranges, Rows, Scratch, Tables, Updates
 from writetime.commitlog.compiled import Bytes, Int32s, Ints
 from writetime.commitlog.frames import BODY_OFFSET
+from writetime.commitlog.kernel import Frames
 from writetime.commitlog.mutation import TableShape, decode_mutation, table_shape
 from writetime.commitlog.pointers import words
 from writetime.commitlog.segment import Frame
@@ -96,6 +97,8 @@ class Places(NamedTuple):
 
 
 def places(frames: Sequence[Frame]) -> Places:
+    if isinstance(frames, Frames):
+        return Places(*map(np.ascontiguousarray, (frames.position, frames.body_offset, frames.body_length)))
     found = np.array(frames, np.int64).reshape(-1, 4)
     return Places(*(np.ascontiguousarray(found[:, i]) for i in (0, 2, 3)))
 

@@ -13,8 +13,9 @@ Only compiled modules import numpy and numba; they are themselves imported only 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -35,6 +36,39 @@ _PROBLEMS = 1024
 
 
 _i64: Any = np.int64
+
+
+class Frames(Sequence[Frame]):
+    """Frames of a segment as arrays, in log order. A `Frame` is made when it is asked for: making all of them costs as much as the walk."""
+
+    def __init__(self, position: Ints, body_offset: Ints, body_length: Ints) -> None:
+        self.position, self.body_offset, self.body_length = position, body_offset, body_length
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def __iter__(self) -> Iterator[Frame]:
+        columns = zip(self.position.tolist(), self.body_offset.tolist(), self.body_length.tolist(), strict=True)
+        return (Frame(position, offset - _BODY_OFFSET, offset, length) for position, offset, length in columns)
+
+    @overload
+    def __getitem__(self, index: int) -> Frame: ...
+    @overload
+    def __getitem__(self, index: slice) -> Frames: ...
+    def __getitem__(self, index: int | slice) -> Frame | Frames:
+        columns = (self.position[index], self.body_offset[index], self.body_length[index])
+        if isinstance(index, slice):
+            return Frames(*columns)
+        position, offset, length = map(int, columns)
+        return Frame(position, offset - _BODY_OFFSET, offset, length)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +92,11 @@ class Walk:
     problem_reason: Ints
     end: int
 
-    def as_python(self) -> tuple[list[Frame], list[RawProblem], int]:
+    def as_python(self) -> tuple[Sequence[Frame], list[RawProblem], int]:
         """What `segment.walk` gives."""
-        found = zip(self.position.tolist(), self.body_offset.tolist(), self.body_length.tolist(), strict=True)
         problems = zip(self.problem_position.tolist(), self.problem_size.tolist(), self.problem_reason.tolist(), strict=True)
         return (
-            [Frame(position, offset - _BODY_OFFSET, offset, length) for position, offset, length in found],
+            Frames(self.position, self.body_offset, self.body_length),
             [RawProblem(position, size, Reason(reason)) for position, size, reason in problems],
             self.end,
         )

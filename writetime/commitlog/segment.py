@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache, partial
@@ -124,7 +125,7 @@ class Scan:
     """
 
     descriptor: Descriptor
-    frames: list[Frame]
+    frames: Sequence[Frame]
     problems: list[Problem]
     end: int
     ending: Ending
@@ -172,8 +173,9 @@ def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engin
 
 def _walk(
     image: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, engine: Engine
-) -> tuple[list[Frame], list[Problem], int]:
+) -> tuple[Sequence[Frame], list[Problem], int]:
     length = len(image) if synced is None else max(start, min(len(image), synced))
+    found: Sequence[Frame]
     if _use_kernel(engine):
         from writetime.commitlog import kernel
 
