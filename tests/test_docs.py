@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ring.recording import Recording
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -28,7 +30,7 @@ ELSEWHERE = {
     ),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
 }
-RUN_HERE = re.compile(r"writetime (config|--help)\b.*|make( help)?")
+RUN_HERE = re.compile(r"writetime (config|dump|schema|verify|--help)\b.*|make( help)?")
 
 
 def commands() -> list[str]:
@@ -44,15 +46,29 @@ def test_there_are_commands() -> None:
     assert "make demo" in commands()
 
 
+@pytest.fixture(scope="session")
+def cdc_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a real ring left in its folders."""
+    folder = tmp_path_factory.mktemp("ring")
+    Recording.open().stage(folder)
+    return folder
+
+
 @pytest.mark.parametrize("command", commands())
-def test_command(command: str) -> None:
+def test_command(command: str, cdc_raw: Path) -> None:
     if command in ELSEWHERE:
         file, text = ELSEWHERE[command]
         assert text in (ROOT / file).read_text(encoding="utf-8"), f"{file} no longer runs `{command}`"
         return
     assert RUN_HERE.fullmatch(command), f"nothing runs `{command}`: run it here, or name in ELSEWHERE what does"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "KAFKA_PASSWORD": "from-the-environment", "CASSANDRA_PASSWORD": "also-a-secret"}
+    env = {
+        **os.environ,
+        "PATH": path,
+        "KAFKA_PASSWORD": "from-the-environment",
+        "CASSANDRA_PASSWORD": "also-a-secret",
+        "CDC_RAW": str(cdc_raw),
+    }
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "from-the-environment" not in done.stdout + done.stderr
