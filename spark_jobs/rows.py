@@ -1,6 +1,7 @@
 """Rows of a table as Arrow takes them: the columns of a CQL table by name, with their types, and their values converted.
 
-One mapping (writetime.cql.arrow) says what a CQL type becomes; fold, warehouse and outbox share it here. Knows neither Spark nor Iceberg.
+One mapping (writetime.cql.mapping) says what a CQL type becomes, one (writetime.cql.names) how its columns are called; fold, warehouse and
+outbox share them here. Knows neither Spark nor Iceberg.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from writetime.cql.arrow import arrow_type, to_arrow_value
+from writetime.cql.names import to_column
 from writetime.cql.types import CqlType, parse_type
 from writetime.errors import SchemaError
 from writetime.join.event import TableView
@@ -19,7 +21,8 @@ from writetime.schema.model import Column, Schema, Table
 WRITETIME = "_writetime"
 EXPIRES_AT = "_expires_at"
 OP = "_op"
-"""Columns beside the table's own: writetime (µs) and expiry (s) of its columns by name, and while rows are merged, what to do."""
+"""Columns beside the table's own: writetime (µs) and expiry (s) of its columns by CQL name, and while rows are merged, what to do. No
+column of a table is called so: `to_column` puts `_` before names that are not plain only, and these are plain without it."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,26 @@ class RowShape:
 
     @property
     def key_type(self) -> pa.StructType:
-        return pa.struct([(name, arrow_type(kind)) for name, kind in self.keys.items()])
+        return _struct(self.keys)
 
     @property
     def row_type(self) -> pa.StructType:
-        return pa.struct([(name, arrow_type(kind)) for name, kind in self.columns.items()])
+        return _struct(self.columns)
 
     def values(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The row's Python values as Arrow takes them. Raises DecodeError for a value that Arrow cannot hold."""
-        return None if row is None else {name: to_arrow_value(self.columns[name], value) for name, value in row.items()}
+        """The row's Python values as Arrow takes them, by column of the warehouse. DecodeError for a value that Arrow cannot hold."""
+        return None if row is None else {to_column(name): to_arrow_value(self.columns[name], value) for name, value in row.items()}
+
+
+def _struct(columns: dict[str, CqlType]) -> pa.StructType:
+    return pa.struct([(to_column(name), arrow_type(kind)) for name, kind in columns.items()])
 
 
 def why_not(table: Table, schema: Schema) -> str | None:
-    """Why the table's rows cannot be shown as things stand (a type that nobody knows, a column named as one of ours), or None."""
+    """Why the table's rows cannot be shown as things stand (a type that nobody knows), or None."""
     try:
         TableView(table, schema.types)
-        names = RowShape.of(table, schema).row_type.names
+        _ = RowShape.of(table, schema).row_type
     except SchemaError as error:
         return str(error)
-    taken = [name for name in (WRITETIME, EXPIRES_AT, OP) if name in names]
-    return f"its column {taken[0]!r} bears a name that the warehouse needs for itself" if taken else None
+    return None

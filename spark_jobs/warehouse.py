@@ -1,4 +1,5 @@
-"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>`; made, evolved and written here only.
+"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by writetime.cql.names); made, evolved
+and written here only.
 
 Strategy: table shapes follow from the CQL schema (spark_jobs.rows) and only grow: a column that the ring dropped stays, so that history
 stays readable, and rows are written in the shape that the table has by then. Every write carries its batch number and is idempotent:
@@ -21,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.frames import Batches
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
+from writetime.cql.names import to_column
 from writetime.errors import BatchError
 from writetime.schema.model import Schema, Table
 
@@ -79,7 +81,8 @@ class Warehouse:
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table that holds this life's changes, or None if there is none yet."""
-        names = (self._name(_changes_namespace(table), table.name), self._name(_changes_namespace(table), _life_name(table.name, table.id)))
+        plain = to_column(table.name)
+        names = (self._name(_changes_namespace(table), plain), self._name(_changes_namespace(table), _life_name(plain, table.id)))
         return next((name for name in names if self._life(name) == str(table.id)), None)
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
@@ -94,7 +97,7 @@ class Warehouse:
         """Bring the current rows to where the batch's last event of each row leaves them."""
         shape = RowShape.of(table, schema)
         columns = current_schema(shape)
-        name = self._ready(table.keyspace, table, columns, None)
+        name = self._ready(to_column(table.keyspace), table, columns, None)
         if self._has_batch(name, batch):
             return
         stored = self.spark.table(name).schema
@@ -118,14 +121,15 @@ class Warehouse:
         The plain name belongs to the life that goes on. When a table was created anew, what the plain name held so far moves to a name
         with the old id: its columns may have other types, and its history stays readable.
         """
-        plain = self._name(namespace, table.name)
+        called = to_column(table.name)
+        plain = self._name(namespace, called)
         life = self._life(plain)
         if life != str(table.id) and table.dropped:
-            plain = self._name(namespace, _life_name(table.name, table.id))
+            plain = self._name(namespace, _life_name(called, table.id))
             life = self._life(plain)
         elif life not in (None, str(table.id)):
             # The new name stands without its catalog: Spark would take that for a namespace.
-            aside = f"{_quoted(namespace)}.{_quoted(_life_name(table.name, UUID(life)))}"
+            aside = f"{_quoted(namespace)}.{_quoted(_life_name(called, UUID(life)))}"
             self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
             life = None
         if life is None:
@@ -169,7 +173,7 @@ class Warehouse:
 
 def _changes_namespace(table: Table) -> str:
     """A namespace of their own, so that changes tables never collide with a table of the user's."""
-    return f"{table.keyspace}__changes"
+    return f"{to_column(table.keyspace)}__changes"
 
 
 def _life_name(name: str, life: UUID) -> str:
@@ -178,7 +182,7 @@ def _life_name(name: str, life: UUID) -> str:
 
 def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
     # A row of static content alone has null clusterings: hence the null-safe comparison.
-    same = " AND ".join(f"t.{_quoted(key)} <=> s.{_quoted(key)}" for key in shape.keys)
+    same = " AND ".join(f"t.{key} <=> s.{key}" for key in map(_quoted, map(to_column, shape.keys)))
     columns = [_quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)

@@ -27,6 +27,7 @@ from writetime.batch.documents import Accounting, Sealed, total
 from writetime.batch.plan import history, read_schema, read_sealed
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import scan
+from writetime.cql.names import from_column
 from writetime.names import SegmentRef
 from writetime.schema.model import Schema
 from writetime.store import Store, open_store

@@ -20,7 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 import writetime
-from writetime.cql.arrow import iso_date, iso_timestamp
+from writetime.cql.arrow import plain_values
+from writetime.cql.names import from_column, to_topic
+from writetime.cql.values import iso_date, iso_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,8 @@ class About:
 
 
 def topic(prefix: str, keyspace: str, table: str) -> str:
-    """`<topic.prefix>.<keyspace>.<table>`, with what Kafka does not allow in a topic name replaced by `_x<hex>_`."""
-    return ".".join(_topic_part(part) for part in (prefix, keyspace, table))
-
-
-def _topic_part(text: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else f"_x{ord(c):x}_" for c in text)
+    """`<topic.prefix>.<keyspace>.<table>`, see `names.to_topic`."""
+    return to_topic(prefix, keyspace, table)
 
 
 def progress_topic(prefix: str) -> str:
@@ -48,25 +46,9 @@ def progress_topic(prefix: str) -> str:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch: Python's own end with the year 9999."""
-    fields = [(name, array.view(_plain_type(array.type))) for name, array in zip(batch.schema.names, batch.columns, strict=True)]
-    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays([array for _, array in fields], [name for name, _ in fields]).to_pylist()
-    return rows
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type with the same layout in which timestamps and dates are integers."""
-    if pa.types.is_timestamp(kind):
-        return pa.int64()
-    if pa.types.is_date32(kind):
-        return pa.int32()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain_type(field.type), field.nullable) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_plain_type(kind.key_type), kind.item_field.with_type(_plain_type(kind.item_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
-    return kind
+    """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch (see `arrow.plain_values`)."""
+    columns = [plain_values(column) for column in batch.columns]
+    return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def event_key(row: Mapping[str, Any], shape: pa.Schema) -> dict[str, Any]:
@@ -111,8 +93,8 @@ def encode(value: Any) -> bytes:
 
 def json_value(value: Any, kind: pa.DataType) -> Any:
     """A warehouse value (see `rows_of`) as JSON, led by its Arrow type: bytes in base64, timestamps as ISO-8601 UTC with ms, dates
-    as ISO-8601, NaN and infinities by their names, structs and maps as objects (map keys as text; a key that is no text, as its JSON).
-    A column that the warehouse does not have yet is null."""
+    as ISO-8601, NaN and infinities by their names, structs and maps as objects (fields by their CQL names; map keys as text; a key
+    that is no text, as its JSON). A column that the warehouse does not have yet is null."""
     if value is None:
         return None
     if pa.types.is_binary(kind):
@@ -124,7 +106,7 @@ def json_value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if pa.types.is_struct(kind):
-        return {field.name: json_value(value.get(field.name), field.type) for field in kind}
+        return {from_column(field.name): json_value(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
         return {_text_key(json_value(key, kind.key_type)): json_value(item, kind.item_type) for key, item in value}
     if pa.types.is_list(kind):

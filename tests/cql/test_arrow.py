@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.cql.arrow import ARROW, arrow_type, integer_text, iso_date, iso_timestamp, to_arrow_value, to_json_value
-from writetime.cql.types import NATIVE, Duration, parse_type
+from writetime.cql.arrow import arrow_type, to_arrow_value
+from writetime.cql.json import to_json_value
+from writetime.cql.mapping import TABLE
+from writetime.cql.types import EMPTY, NATIVE, Duration, parse_type
+from writetime.cql.values import integer_text, iso_date, iso_timestamp
 from writetime.errors import DecodeError, SchemaError
 from writetime.schema.model import UserType
 
@@ -95,7 +98,7 @@ def test_values(text: str, value: Any, expected_type: pa.DataType, arrow: Any, a
 
 
 def test_every_native_type_has_an_arrow_type() -> None:
-    assert ARROW.keys() == NATIVE.keys()
+    assert TABLE.keys() == NATIVE.keys()
     for kind in NATIVE.values():
         assert isinstance(arrow_type(kind), pa.DataType)
 
@@ -114,7 +117,7 @@ def test_timestamps_beyond_what_arrow_holds_are_refused_not_bent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("duration", Duration(2**31, 0, 0)), ("duration", Duration(0, -(2**31) - 1, 0)), ("map<int, int>", [(None, 1)])]
+    ("text", "value"), [("duration", Duration(2**31, 0, 0)), ("duration", Duration(0, -(2**31) - 1, 0)), ("map<int, int>", [(EMPTY, 1)])]
 )
 def test_what_arrow_cannot_hold_is_refused(text: str, value: Any) -> None:
     with pytest.raises(DecodeError):

@@ -30,6 +30,7 @@ from tests.spark_jobs.examples import (
     table,
 )
 from tests.spark_jobs.pipeline import Pipeline
+from writetime.cql.names import to_column
 from writetime.cql.types import Duration
 from writetime.errors import BatchError
 from writetime.model import Cell, Mutation, PartitionUpdate, Row
@@ -138,9 +139,9 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "select": ([3, 1], [3, 1]),
     "tags": (["a", "b"], ["a", "b"]),
     "names": ([("k", "v")], {"k": "v"}),
-    "home": ({"street": "s", "Since when": 0}, {"street": "s", "Since when": datetime(1970, 1, 1)}),
-    "work": ({"street": None, "Since when": None}, {"street": None, "Since when": None}),
-    "homes": ([{"street": "x", "Since when": 1}], [{"street": "x", "Since when": datetime(1970, 1, 1, 0, 0, 0, 1000)}]),
+    "home": ({"street": "s", "Since when": 0}, {"street": "s", "__x53_ince_x20_when": datetime(1970, 1, 1)}),
+    "work": ({"street": None, "Since when": None}, {"street": None, "__x53_ince_x20_when": None}),
+    "homes": ([{"street": "x", "Since when": 1}], [{"street": "x", "__x53_ince_x20_when": datetime(1970, 1, 1, 0, 0, 0, 1000)}]),
     "two": ((1, "z"), {"field_1": 1, "field_2": "z"}),
     "v": ([0.5, 1.0], [0.5, 1.0]),
 }
@@ -153,15 +154,31 @@ def test_all_types_and_names_that_need_quoting(warehouse: Warehouse) -> None:
     write(warehouse, EVERYTHING, 1, insert(EVERYTHING, 1, {**first, **keyed}), insert(EVERYTHING, 2))
     write(warehouse, EVERYTHING, 2, insert(EVERYTHING, 1, {**first, **keyed}, timestamp=THEN + 1))
     # A map whose keys are rows is no Python dict: it is looked at by SQL.
-    stored = warehouse.spark.table("lake.shop.Everything")
-    full, empty = sorted((row.asDict(recursive=True) for row in stored.drop("by pair").collect()), key=lambda row: row["id"])
-    assert {name: full[name] for name in VALUES} == {name: read for name, (_, read) in VALUES.items()}
-    assert {empty[name] for name in VALUES} == {None}
+    stored = warehouse.spark.table("lake.shop.__x45_verything")
+    full, empty = sorted((row.asDict(recursive=True) for row in stored.drop(to_column("by pair")).collect()), key=lambda row: row["id"])
+    assert {name: full[to_column(name)] for name in VALUES} == {name: read for name, (_, read) in VALUES.items()}
+    assert {empty[to_column(name)] for name in VALUES} == {None}
     assert full["_writetime"] == dict.fromkeys([*VALUES, *keyed], THEN + 1)
-    (pair,) = stored.where("id = 1").selectExpr("map_keys(`by pair`)[0].b AS b", "map_values(`by pair`)[0] AS n").collect()
+    (pair,) = stored.where("id = 1").selectExpr("map_keys(_by_x20_pair)[0].b AS b", "map_values(_by_x20_pair)[0] AS n").collect()
     assert (pair["b"], pair["n"]) == ("x", 7)
-    changes = warehouse.spark.table("lake.shop__changes.Everything").where("batch = 2").select("after.Name", "after.name").collect()
+    changes = (
+        warehouse.spark.table("lake.shop__changes.__x45_verything").where("batch = 2").select("after.__x4e_ame", "after.name").collect()
+    )
     assert [tuple(row) for row in changes] == [("upper", 1)]
+
+
+def test_names_that_differ_in_case_only_are_two_for_every_reader(warehouse: Warehouse) -> None:
+    cased = table("cased", 14, {"id": "int", "name": "int", "Name": "text", "at": "frozen<Both>"})
+    both = {("shop", "Both"): UserType("shop", "Both", ("x", "X"), ("int", "int"))}
+    cased = replace(cased, columns={**cased.columns, "at": Column("at", "regular", 'frozen<"Both">')})
+    schema = schema_of(cased, types=both)
+    write(warehouse, cased, 1, insert(cased, 1, {"name": 1, "Name": "upper", "at": {"x": 1, "X": 2}}, schema=schema), schema=schema)
+    warehouse.spark.conf.set("spark.sql.caseSensitive", "false")
+    try:
+        (row,) = warehouse.spark.sql("SELECT NAME, __X4E_AME, at.X, at.__x58_ FROM lake.shop.cased").collect()
+    finally:
+        warehouse.spark.conf.set("spark.sql.caseSensitive", "true")
+    assert tuple(row) == (1, "upper", 1, 2)
 
 
 def test_counters(warehouse: Warehouse) -> None:
@@ -207,12 +224,13 @@ def test_tables_grow_with_the_ring_and_keep_what_it_drops(warehouse: Warehouse) 
     values = {"where": place, "all": [place], "by": [("k", place)], "New": 5}
     write(warehouse, grown, 2, insert(grown, 2, values, schema=schema), insert(grown, 1, {"New": 6}, schema=schema), schema=schema)
     one, two = sorted(rows(warehouse, "shop.growing"), key=lambda row: row["id"])
-    assert (one["old"], one["New"]) == ("o", 6)
-    assert (two["old"], two["New"], two["where"], two["all"], two["by"]) == (None, 5, place, [place], {"k": place})
+    stored = {"x": 2, "_y_x2e_z": "wide"}
+    assert (one["old"], one["__x4e_ew"]) == ("o", 6)
+    assert (two["old"], two["__x4e_ew"], two["where"], two["all"], two["by"]) == (None, 5, stored, [stored], {"k": stored})
     before, after = sorted(rows(warehouse, "shop__changes.growing"), key=lambda row: (row["batch"], row["ordinal"]))[::2]
     assert before["after"]["old"] == "o"
-    assert before["after"]["all"] == [{"x": 1, "y.z": None}]
-    assert after["after"]["New"] in (5, 6)
+    assert before["after"]["all"] == [{"x": 1, "_y_x2e_z": None}]
+    assert after["after"]["__x4e_ew"] in (5, 6)
     # Nothing of it is new any more.
     write(warehouse, grown, 3, insert(grown, 3, values, schema=schema), schema=schema)
 

@@ -1,8 +1,11 @@
 """What a CQL type is (`CqlType`), and the simple ones, from one visible table: `NATIVE`.
 
 Python values: int (integers, varint, counter; timestamp = ms since the epoch; date = days since the epoch; time = ns since midnight),
-Decimal, float, bool, str (text, ascii, inet), bytes, UUID, `Duration`. A zero-length value of a type that has none of its own (an "empty"
-int) is None, as a null is.
+Decimal, float, bool, str (text, ascii, inet), bytes, UUID, `Duration`. Nearly every type also has a value of no bytes, left from Thrift and
+`blobAsInt(0x)`: for text and blobs that is "", for all others `EMPTY`, which is no null.
+
+Values of one meaning that Cassandra takes in several encodings (a varint with spare bytes, a boolean of 02) come back in the one that it
+writes itself. A NaN keeps its payload, but for the signalling bit of a float.
 
 Sources: Cassandra 3.11-5.0, db/marshal/*Type, serializers/*. This module knows no type made of others and no type texts.
 """
@@ -16,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -31,6 +35,21 @@ class Duration(NamedTuple):
     nanoseconds: int
 
 
+class Empty(Enum):
+    """The value of no bytes, of types that have no such value by nature. Not true, and equal to itself only."""
+
+    EMPTY = "empty"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "EMPTY"
+
+
+EMPTY: Final = Empty.EMPTY
+
+
 class CqlType(ABC):
     """One type. `fixed_length`: bytes of every value, or None if values carry a length. `multicell`: one cell per element."""
 
@@ -38,7 +57,7 @@ class CqlType(ABC):
     multicell: bool
 
     def decode(self, data: bytes) -> Any:
-        """The Python value. Raises DecodeError if the bytes are none of this type."""
+        """The Python value, `EMPTY` for no bytes if these mean nothing else. Raises DecodeError if the bytes are none of this type."""
         try:
             return self._decode(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
@@ -47,7 +66,7 @@ class CqlType(ABC):
             ) from error
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a Python value (see the module's list). Raises DecodeError if the value is none of this type."""
+        """The bytes of a Python value (see the module's list). Raises DecodeError if the value is none of this type; null has no bytes."""
         try:
             return self._encode(value)
         except (struct.error, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -94,10 +113,10 @@ class NativeType(CqlType):
         return (False,) if not data else (True, self.key(data))
 
     def _decode(self, data: bytes) -> Any:
-        return None if not data and not self.has_empty else self.from_bytes(data)
+        return EMPTY if not data and not self.has_empty else self.from_bytes(data)
 
     def _encode(self, value: Any) -> bytes:
-        return b"" if value is None else self.to_bytes(value)
+        return b"" if value is EMPTY and not self.has_empty else self.to_bytes(value)
 
 
 def _packed(name: str, fmt: str, *, fixed: bool, key: Callable[[bytes], Any] | None = None) -> NativeType:
@@ -146,6 +165,12 @@ def _boolean(data: bytes) -> bool:
     if len(data) != 1:
         raise ValueError("a boolean is one byte")
     return data != b"\0"
+
+
+def _boolean_bytes(value: bool) -> bytes:
+    if not isinstance(value, bool):
+        raise TypeError("not a bool")
+    return b"\1" if value else b"\0"
 
 
 def _date(data: bytes) -> int:
@@ -209,16 +234,17 @@ def _inet(data: bytes) -> str:
 
 
 def _inet_bytes(value: str) -> bytes:
+    if "%" in value:
+        raise ValueError("an inet has no scope")
     return ipaddress.ip_address(value).packed
 
 
-def _empty(data: bytes) -> None:
-    if data:
-        raise ValueError("the empty type has no bytes")
+def _empty(data: bytes) -> Any:
+    raise ValueError("the empty type has no bytes")
 
 
 def _no_bytes(value: Any) -> bytes:
-    raise ValueError("the empty type has no value")
+    raise ValueError("the empty type has no other value than EMPTY")
 
 
 def _text(name: str, encoding: str) -> NativeType:
@@ -232,7 +258,7 @@ NATIVE: Final[dict[str, NativeType]] = {
         _text("text", "utf-8"),
         _text("varchar", "utf-8"),
         NativeType("blob", None, bytes, bytes, has_empty=True),
-        NativeType("boolean", 1, _boolean, lambda value: b"\1" if value else b"\0", _boolean),
+        NativeType("boolean", 1, _boolean, _boolean_bytes, _boolean),
         _packed("tinyint", ">b", fixed=False),
         _packed("smallint", ">h", fixed=False),
         _packed("int", ">i", fixed=True),

@@ -14,23 +14,25 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from writetime.commitlog.vint import read_unsigned, write_unsigned
-from writetime.cql.native import NATIVE, CqlType, Duration, NativeType, timeuuid_key, uuid_key
+from writetime.cql.native import EMPTY, NATIVE, CqlType, Duration, Empty, NativeType, timeuuid_key, uuid_key
 from writetime.errors import DecodeError, SchemaError
 from writetime.model import Cell
 from writetime.schema.model import UserType
 
 __all__ = [
+    "EMPTY",
     "NATIVE",
     "CollectionType",
     "CqlType",
     "CustomType",
     "Duration",
+    "Empty",
     "NativeType",
     "TupleType",
     "Types",
@@ -46,12 +48,14 @@ __all__ = [
 
 Types = Mapping[tuple[str, str], UserType]
 
-_CUSTOM_FIXED_LENGTH: Final = {"DateType": 8, "LexicalUUIDType": 16, "EmptyType": 0}
+_CUSTOM_FIXED_LENGTH: Final = {"DateType": 8, "LexicalUUIDType": 16}
+_CUSTOM_KEY: Final[dict[str, Callable[[bytes], Any]]] = {"LexicalUUIDType": struct.Struct(">qq").unpack}
+"""By unsigned bytes, but for these. LexicalUUIDType compares as Java's UUIDs do: two signed halves."""
 
 
 @dataclass(frozen=True, eq=False)
 class CustomType(CqlType):
-    """A type named by its Java class: its values stay bytes, ordered as such."""
+    """A type named by its Java class (see `writetime.cql.marshal`): its values stay bytes, so ordered. `java_class`: the whole text."""
 
     java_class: str
     multicell: bool = False
@@ -61,10 +65,15 @@ class CustomType(CqlType):
 
     @property
     def fixed_length(self) -> int | None:  # type: ignore[override]
-        return _CUSTOM_FIXED_LENGTH.get(self.java_class.split("(")[0].rsplit(".", 1)[-1])
+        return _CUSTOM_FIXED_LENGTH.get(self._class_name)
 
-    def _sort_key(self, data: bytes) -> bytes:
-        return data
+    @property
+    def _class_name(self) -> str:
+        return self.java_class.split("(")[0].rsplit(".", 1)[-1]
+
+    def _sort_key(self, data: bytes) -> Any:
+        key = _CUSTOM_KEY.get(self._class_name)
+        return data if key is None else (True, key(data)) if data else (False,)
 
     def _decode(self, data: bytes) -> bytes:
         return bytes(data)
@@ -139,14 +148,14 @@ class CollectionType(CqlType):
     def _at(self, index: int) -> CqlType:
         return self.elements[index % len(self.elements)]
 
-    def _decode(self, data: bytes) -> list[Any] | None:
+    def _decode(self, data: bytes) -> list[Any] | Empty:
         if not data:
-            return None
+            return EMPTY
         values = [_part(self._at(i), part) for i, part in enumerate(_read_values(data, len(self.elements)))]
         return values if self.kind != "map" else list(zip(values[::2], values[1::2], strict=True))
 
     def _encode(self, value: Any) -> bytes:
-        if value is None:
+        if value is EMPTY:
             return b""
         flat = [part for pair in value for part in pair] if self.kind == "map" else list(value)
         encoded = [_part_bytes(self._at(i), part) for i, part in enumerate(flat)]
@@ -167,11 +176,11 @@ class TupleType(CqlType):
     def _sort_key(self, data: bytes) -> Any:
         return _fields_key(self.fields, data)
 
-    def _decode(self, data: bytes) -> tuple[Any, ...] | None:
-        return tuple(_read_fields(self.fields, data, exact=True)) if data else None
+    def _decode(self, data: bytes) -> tuple[Any, ...] | Empty:
+        return tuple(_read_fields(self.fields, data, exact=True)) if data else EMPTY
 
     def _encode(self, value: Any) -> bytes:
-        if value is None:
+        if value is EMPTY:
             return b""
         return b"".join(_part_bytes(kind, part) for kind, part in zip(self.fields, value, strict=True))
 
@@ -202,17 +211,20 @@ class UdtType(CqlType):
     def _sort_key(self, data: bytes) -> Any:
         return _fields_key(tuple(self.known_fields.values()), data)
 
-    def _decode(self, data: bytes) -> dict[str, Any] | None:
+    def _decode(self, data: bytes) -> dict[str, Any] | Empty:
         fields = self.known_fields
         if not data:
-            return None
+            return EMPTY
         # Fields that a later ALTER TYPE added are passed over: the schema in force does not name them.
         return dict(zip(fields, _read_fields(tuple(fields.values()), data, exact=False), strict=True))
 
     def _encode(self, value: Any) -> bytes:
-        if value is None:
+        fields = self.known_fields
+        if value is EMPTY:
             return b""
-        return b"".join(_part_bytes(kind, value.get(name)) for name, kind in self.known_fields.items())
+        if unknown := value.keys() - fields.keys():
+            raise ValueError(f"it has no field {min(unknown)!r}")
+        return b"".join(_part_bytes(kind, value.get(name)) for name, kind in fields.items())
 
 
 def _read_fields(kinds: Sequence[CqlType], data: bytes, *, exact: bool) -> list[Any]:
@@ -259,16 +271,21 @@ class VectorType(CqlType):
     def _sort_key(self, data: bytes) -> Any:
         return tuple(self.element.sort_key(part) for part in self._parts(data)) if data else ()
 
-    def _decode(self, data: bytes) -> list[Any] | None:
-        return [self.element.decode(part) for part in self._parts(data)] if data else None
+    def _decode(self, data: bytes) -> list[Any] | Empty:
+        return [self.element.decode(part) for part in self._parts(data)] if data else EMPTY
 
     def _encode(self, value: Any) -> bytes:
-        if value is None:
+        if value is EMPTY:
             return b""
         if len(value) != self.dimension:
             raise ValueError(f"{len(value)} elements")
         parts = [self.element.encode(part) for part in value]
-        return b"".join(parts if self.element.fixed_length is not None else (write_unsigned(len(part)) + part for part in parts))
+        length = self.element.fixed_length
+        if length is None:
+            return b"".join(write_unsigned(len(part)) + part for part in parts)
+        if any(len(part) != length for part in parts):
+            raise ValueError(f"an element without its {length} bytes")
+        return b"".join(parts)
 
     def _parts(self, data: bytes) -> list[bytes]:
         parts, pos = [], 0
@@ -288,6 +305,8 @@ class VectorType(CqlType):
 # --- type texts -------------------------------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"""\s*("(?:[^"]|"")*"|'[^']*'|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>,.])""")
+MAX_DEPTH: Final = 100
+"""Types in types: more of them are no honest text."""
 _PUNCTUATION: Final = frozenset("<>,.")
 _BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
@@ -322,13 +341,28 @@ class _Parser:
     def __init__(self, text: str, keyspace: str, types: Types) -> None:
         self.text, self.keyspace, self.types = text, keyspace, types
         self.tokens = self._tokens()
-        self.at = 0
+        self.at = self.depth = 0
 
     def type(self, *, frozen: bool) -> CqlType:
         """One type; `frozen` says that it is inside another."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self._error(f"it is more than {MAX_DEPTH} deep")
+        kind = self._type(frozen)
+        self.depth -= 1
+        return kind
+
+    def _type(self, frozen: bool) -> CqlType:
         token = self._next()
         if token.startswith("'"):
-            return CustomType(token[1:-1])
+            # Classes are types made of the types here.
+            from writetime.cql.marshal import class_type
+
+            try:
+                return class_type(token[1:-1])
+            except SchemaError:
+                # Whatever the text says, the values have their bytes.
+                return CustomType(token[1:-1])
         if token.startswith('"'):
             return self._user_type(token[1:-1].replace('""', '"'), frozen)
         name = token.lower()

@@ -1,0 +1,155 @@
+"""Names in Avro, Spark and Iceberg, and Kafka: reversible, injective, valid; plain ones stay."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from writetime.cql.names import MAX_TOPIC, from_avro, from_column, from_topic, to_avro, to_column, to_topic, topic_clashes
+from writetime.errors import SchemaError
+
+NAMES = (
+    st.text(max_size=12)
+    | st.text("_x0123456789abcdefAZ", max_size=12)
+    | st.binary(max_size=8).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+)
+PLAIN = st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True)
+ALLOWED = {to_avro: re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), to_column: re.compile(r"\w+")}
+BACK = {to_avro: from_avro, to_column: from_column}
+To = Callable[[str], str]
+
+
+def part(name: str) -> str:
+    return to_topic("p", "k", name).removeprefix("p.k.")
+
+
+def from_part(name: str) -> str:
+    if "." in name:
+        raise SchemaError("more than one part")
+    return from_topic(f"p.k.{name}")[2]
+
+
+ALLOWED[part] = re.compile(r"[a-zA-Z0-9_-]+")
+BACK[part] = from_part
+HOUSES = pytest.mark.parametrize("to", list(ALLOWED), ids=lambda to: to.__name__)
+
+
+@pytest.mark.parametrize(
+    ("name", "avro", "column", "topic"),
+    [
+        ("order_id", "order_id", "order_id", "order_id"),
+        ("tax_x1_value", "tax_x1_value", "tax_x1_value", "tax_x1_value"),
+        ("Name", "Name", "__x4e_ame", "Name"),
+        ("a.b c", "_a_x2e_b_x20_c", "_a_x2e_b_x20_c", "_a_x2e_b_x20_c"),
+        ("größe", "_gr_xf6__xdf_e", "größe", "_gr_xf6__xdf_e"),
+        ("with`tick", "_with_x60_tick", "_with_x60_tick", "_with_x60_tick"),
+        ("1st", "_1st", "_1st", "1st"),
+        ("a-b", "_a_x2d_b", "_a_x2d_b", "a-b"),
+        ("_ttl", "__ttl", "__ttl", "__ttl"),
+        ("", "_", "_", "_"),
+        ("木", "__x6728_", "木", "__x6728_"),
+        ("\udcff", "__xdcff_", "__xdcff_", "__xdcff_"),
+        ("_x41_", "__x5f_x41_", "__x5f_x41_", "__x5f_x41_"),
+        ("_x4ü", "__x5f_x4_xfc_", "__x4ü", "__x5f_x4_xfc_"),
+        ("-1", "__x2d_1", "__x2d_1", "-1"),
+    ],
+)
+def test_names(name: str, avro: str, column: str, topic: str) -> None:
+    assert (to_avro(name), to_column(name), part(name)) == (avro, column, topic)
+
+
+@HOUSES
+@settings(max_examples=400, deadline=None)
+@given(NAMES)
+@example("_x_xfc_")
+@example("_xffffff_")
+@example("__x5f_")
+def test_reversible_and_valid(to: To, name: str) -> None:
+    assert BACK[to](to(name)) == name
+    assert ALLOWED[to].fullmatch(to(name))
+
+
+@HOUSES
+@settings(max_examples=400, deadline=None)
+@given(NAMES)
+def test_what_stands_for_a_name_stands_for_no_other(to: To, name: str) -> None:
+    """Injective from the other side: whatever can be read is what is written."""
+    try:
+        found = BACK[to](name)
+    except SchemaError:
+        return
+    assert to(found) == name
+
+
+@HOUSES
+@given(PLAIN)
+def test_plain_names_stay(to: To, name: str) -> None:
+    assert to(name) == name
+
+
+@given(NAMES, NAMES)
+@example("Name", "name")
+@example("ı", "I")
+@example("K", "k")
+def test_columns_never_meet_whatever_the_case(one: str, other: str) -> None:
+    assert (_folded(to_column(one)) == _folded(to_column(other))) == (one == other)
+
+
+def test_no_two_characters_of_columns_are_one_letter() -> None:
+    """Over the two planes of Unicode that have letters with cases, as Java's equalsIgnoreCase and toLowerCase see it."""
+    stay = [c for c in map(chr, range(0x20000)) if to_column(f"a{c}") == f"a{c}"]
+    assert len(stay) > 40_000
+    for fold in (_one_letter, str.lower):
+        groups = defaultdict(list)
+        for c in stay:
+            groups[fold(c)].append(c)
+        assert [group for group in groups.values() if len(group) > 1] == []
+
+
+def _one_letter(c: str) -> str:
+    upper = c.upper()
+    lower = (upper if len(upper) == 1 else c).lower()
+    return lower if len(lower) == 1 else c
+
+
+def _folded(name: str) -> str:
+    return "".join(map(_one_letter, name)).lower()
+
+
+@pytest.mark.parametrize("name", ["_", "_a", "a b", "__x61_", "__x41__x", "_xffffff_", "__x0041_", "1a", "ü.", "é"])
+def test_what_is_no_name_of_ours(name: str) -> None:
+    if name == "_":
+        assert from_avro(name) == ""
+        return
+    with pytest.raises(SchemaError):
+        from_avro(name)
+
+
+@settings(deadline=None)
+@given(st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), NAMES, NAMES)
+def test_topics(prefix: str, keyspace: str, table: str) -> None:
+    topic = to_topic(prefix, keyspace, table)
+    assert from_topic(topic) == (prefix, keyspace, table)
+    assert re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic)
+
+
+def test_topics_that_kafka_would_not_take() -> None:
+    assert len(to_topic("p", "k", "t" * (MAX_TOPIC - 4))) == MAX_TOPIC
+    for prefix, table in (("p", "t" * (MAX_TOPIC - 3)), ("p q", "t"), ("", "t")):
+        with pytest.raises(SchemaError):
+            to_topic(prefix, "k", table)
+    for topic in ("orders", "shop.orders", "p q.shop.orders", "p.shop.ü", "p.k." + "t" * MAX_TOPIC):
+        with pytest.raises(SchemaError):
+            from_topic(topic)
+
+
+def test_topics_that_kafka_takes_for_one() -> None:
+    clash = [to_topic("cdc", "shop", "eu_orders"), to_topic("cdc", "shop_eu", "orders")]
+    assert clash[0] != clash[1]
+    assert topic_clashes([*clash, "cdc.shop.orders"]) == [sorted(clash)]
+    assert topic_clashes(["cdc.shop.orders", "cdc.shop.orders"]) == []
