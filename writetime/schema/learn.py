@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
@@ -400,8 +401,14 @@ def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple
 
 
 def _value(table: str, cell: Cell) -> Any:
-    column = system.SCHEMA_TABLES[system.system_table_id("system_schema", table)].columns[cell.column]
-    return parse_type(column.type, "system_schema", {}).decode(cell.value)
+    return _decoded(table, cell.column, cell.value)
+
+
+@lru_cache(maxsize=65_536)
+def _decoded(table: str, column: str, value: bytes) -> Any:
+    """A value of system_schema: the same few come again with every table, every version and every node."""
+    kind = system.SCHEMA_TABLES[system.system_table_id("system_schema", table)].columns[column].type
+    return parse_type(kind, "system_schema", {}).decode(value)
 
 
 def _text(clustering: Clustering) -> tuple[str, ...]:
