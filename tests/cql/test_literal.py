@@ -124,3 +124,8 @@ def test_what_is_shown_of_a_timestamp_can_be_given_back(moment: object) -> None:
     kind = parse_type("timestamp", "k", {})
     raw = kind.encode(parse_literal(kind, str(moment)))
     assert kind.encode(parse_literal(kind, literal_of(kind, raw))) == raw
+
+
+@given(st.sampled_from([type_text for type_text, _, _ in CASES]), st.binary(max_size=40))
+def test_whatever_is_in_a_cell_can_be_shown(type_text: str, raw: bytes) -> None:
+    assert literal_of(parse_type(type_text, "k", TYPES), raw).isprintable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -136,3 +137,14 @@ def test_a_schema_stands_in_an_order_in_which_it_can_be_made() -> None:
 def test_a_keyspace_that_nobody_told_is_said_to_be() -> None:
     (head, _) = schema_cql(Schema(tables={ID: Table("k", "t", ID, KEYS)}))
     assert head.startswith("-- keyspace k")
+
+
+def test_no_name_gets_out_of_a_comment() -> None:
+    nasty = "x\nDROP KEYSPACE k;\r--\x1b[31m"
+    table = Table("k", nasty, ID, {**KEYS, nasty: Column(nasty, "regular", "int")}, {nasty: DroppedColumn(nasty, "regular", "int", 0)})
+    head, dropped, *create = table_cql(table).split("\n")
+    assert head.startswith("-- k.x\\nDROP")
+    assert (dropped.startswith("-- dropped column"), dropped.isprintable()) == (True, True)
+    assert "\n".join(create).startswith(f'CREATE TABLE k."{nasty}" (')
+    (_, gone) = schema_cql(Schema(tables={ID: replace(table, dropped=True)}))
+    assert all(line.startswith("-- ") and line.isprintable() for line in gone.split("\n"))

@@ -22,6 +22,7 @@ from writetime.commitlog.idx import stop_at
 from writetime.commitlog.inputs import Input, find, read
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.segment import Engine, Frame, Problem, Scan, scan
+from writetime.cql.literal import printable
 from writetime.errors import ConfigError, SegmentError, StoreError, WritetimeError
 from writetime.model import Mutation
 from writetime.schema.learn import SchemaLearner
@@ -129,7 +130,7 @@ class Log:
 
     def say(self, line: str) -> None:
         """A line on stderr."""
-        self.console.print(line)
+        self.console.print(printable(line))
 
     def tell(self, *parts: str) -> None:
         """The count at the end."""

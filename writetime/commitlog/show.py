@@ -21,7 +21,7 @@ from uuid import UUID
 
 from writetime.commitlog.dump import Lines
 from writetime.commitlog.segment import Frame, Scan
-from writetime.cql.literal import literal_of, micros_text
+from writetime.cql.literal import literal_of, micros_text, printable
 from writetime.cql.types import CollectionType, CqlType, UdtType, parse_type, quoted
 from writetime.errors import SchemaError
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
@@ -107,7 +107,7 @@ class Blocks:
 
     def _update(self, update: PartitionUpdate, time: int | None) -> Iterator[list[Piece]]:
         table = self.schema.tables[update.table_id]
-        yield [(f"{quoted(table.keyspace)}.{quoted(self._names.table_name(table))}", _TABLE), ("  ", ""), *self._key(table, update.key)]
+        yield [(f"{_name(table.keyspace)}.{_name(self._names.table_name(table))}", _TABLE), ("  ", ""), *self._key(table, update.key)]
         if update.deletion is not None:
             yield [("  partition deleted", _DELETED), *_at(update.deletion.marked_for_delete_at, time)]
         for tombstone in update.range_tombstones:
@@ -134,7 +134,7 @@ class Blocks:
     def _named(self, table: Table, columns: tuple[Column, ...], values: tuple[bytes | None, ...]) -> list[Piece]:
         pieces: list[Piece] = []
         for column, value in zip(columns, values, strict=False):
-            pieces += [(", " if pieces else "", ""), (f"{quoted(column.name)} = ", ""), (self._value(table, column, value), _KEY)]
+            pieces += [(", " if pieces else "", ""), (f"{_name(column.name)} = ", ""), (self._value(table, column, value), _KEY)]
         return pieces
 
     def _range(self, table: Table, tombstone: RangeTombstone) -> list[Piece]:
@@ -187,6 +187,10 @@ class Blocks:
         return self._types[known]
 
 
+def _name(name: str) -> str:
+    return printable(quoted(name))
+
+
 def _latest(mutation: Mutation) -> int | None:
     """The latest timestamp in a mutation, deletions included."""
     times = [time for update in mutation.updates for time in _times(update)]
@@ -234,7 +238,7 @@ def _expiry(ttl: int, expires_at: int) -> str:
 
 def _cell_name(table: Table, name: str, path: str, kind: CqlType | None) -> str:
     dropped = "" if name in table.columns or kind is None else " (dropped)"
-    return f"{quoted(name)}{path}{dropped}"
+    return f"{_name(name)}{path}{dropped}"
 
 
 def _path(kind: CqlType | None, path: bytes | None) -> str:
@@ -242,7 +246,7 @@ def _path(kind: CqlType | None, path: bytes | None) -> str:
     if path is None:
         return ""
     if isinstance(kind, UdtType) and kind.fields is not None and int.from_bytes(path, "big") < len(kind.fields):
-        return f".{quoted(list(kind.fields)[int.from_bytes(path, 'big')])}"
+        return f".{_name(list(kind.fields)[int.from_bytes(path, 'big')])}"
     if isinstance(kind, CollectionType) and kind.kind != "list":
         return f"[{literal_of(kind.elements[0], path)}]"
     return f"[{UUID(bytes=path) if len(path) == 16 else _hex(path)}]"

@@ -8,7 +8,7 @@ go unmentioned.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from writetime.commitlog.dump import Failure, mutations_of
 from writetime.commitlog.inputs import Input
 from writetime.commitlog.segment import Scan
 from writetime.cql.literal import micros_text, timestamp_text
-from writetime.schema.cql import schema_cql
+from writetime.schema.cql import comment, schema_cql
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.local import LocalFacts
 from writetime.schema.system import LOCAL_TABLES, SCHEMA_TABLES, SYSTEM_KEYSPACES
@@ -55,11 +55,11 @@ class Lessons:
         """CQL with comments."""
         when = "at the end" if self.last is None else f"at {self.last[0]}:{self.last[1]}"
         parts = [
-            "\n".join(["-- changes, in the order of the log", *self._changes(system)]),
-            f"-- the schema {when}",
+            _comments(["changes, in the order of the log", *self._changes(system)]),
+            _comments([f"the schema {when}"]),
             *schema_cql(self.timeline.now, system=system),
-            "\n".join(["-- truncations", *(f"-- {line}" for facts in self.nodes.values() for line in self._truncations(facts))]),
-            *("\n".join(_node(folder, facts)) for folder, facts in self.nodes.items()),
+            _comments(["truncations", *(line for facts in self.nodes.values() for line in self._truncations(facts))]),
+            *(_comments(_node(folder, facts)) for folder, facts in self.nodes.items()),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -78,7 +78,7 @@ class Lessons:
 
     def _changes(self, system: bool) -> Iterator[str]:
         for place, change in self.changes:
-            yield from (f"-- {place}  {micros_text(change.timestamp)}  {line}" for line in _what(change, system))
+            yield from (f"{place}  {micros_text(change.timestamp)}  {line}" for line in _what(change, system))
 
     def _truncations(self, facts: LocalFacts) -> Iterator[str]:
         for each in facts.truncations:
@@ -96,16 +96,20 @@ class Lessons:
         return {"truncations": truncations, "node": facts.node, "peers": facts.peers}
 
 
+def _comments(lines: Iterable[str]) -> str:
+    return "\n".join(map(comment, lines))
+
+
 def _what(change: Change, system: bool) -> list[str]:
     return [text for keyspace, text in change.what if system or keyspace not in SYSTEM_KEYSPACES]
 
 
 def _node(folder: str, facts: LocalFacts) -> Iterator[str]:
-    yield f"-- the node of {folder or '.'}"
-    yield from (f"--   {name}: {_value(value)}" for name, value in facts.node.items())
+    yield f"the node of {folder or '.'}"
+    yield from (f"  {name}: {_value(value)}" for name, value in facts.node.items())
     for peer in facts.peers:
-        yield f"-- its peer {peer['peer']}"
-        yield from (f"--   {name}: {_value(value)}" for name, value in peer.items() if name != "peer")
+        yield f"its peer {peer['peer']}"
+        yield from (f"  {name}: {_value(value)}" for name, value in peer.items() if name != "peer")
 
 
 def _value(value: Any) -> str:

@@ -14,12 +14,11 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from writetime.cql.types import CollectionType, CqlType, CustomType, Duration, TupleType, UdtType, VectorType, quoted
-from writetime.errors import MalformedMutation
+from writetime.cql.types import EMPTY, CollectionType, CqlType, CustomType, Duration, TupleType, UdtType, VectorType, quoted
+from writetime.errors import DecodeError, MalformedMutation, SchemaError
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
@@ -29,7 +28,7 @@ def literal(kind: CqlType, value: Any) -> str:
     """The value as CQL text; `null` for None."""
     if value is None:
         return "null"
-    if isinstance(value, Enum):
+    if value is EMPTY:
         return "<empty>"
     if isinstance(kind, CollectionType):
         return _collection(kind, value)
@@ -49,16 +48,19 @@ def literal_of(kind: CqlType, data: bytes | None) -> str:
     if data is None:
         return "null"
     try:
-        value = kind.decode(data)
-    except Exception as error:  # noqa: BLE001  whatever is in a cell must not keep the others from being seen
+        return literal(kind, kind.decode(data))
+    except (DecodeError, SchemaError) as error:
         return f"<0x{data.hex()}: no {kind} ({type(error).__name__})>"
-    return "<empty>" if value is None else literal(kind, value)
 
 
 def text_literal(text: str) -> str:
     """Text in single quotes. Control characters are escaped as in JSON, which CQL would not understand but a terminal survives."""
-    shown = text if text.isprintable() else "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
-    return "'" + shown.replace("'", "''") + "'"
+    return "'" + printable(text).replace("'", "''") + "'"
+
+
+def printable(text: str) -> str:
+    """Text in which nothing moves the cursor or begins a new line: what cannot be printed is escaped as in JSON."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def timestamp_text(milliseconds: int) -> str:

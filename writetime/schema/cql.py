@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
+from writetime.cql.literal import printable
 from writetime.schema.model import Column, Keyspace, Schema, Table, UserType
 from writetime.schema.system import SYSTEM_KEYSPACES
 
@@ -46,11 +47,11 @@ def schema_cql(schema: Schema, *, system: bool = False) -> Iterator[str]:
 
 def _keyspace_with_all(schema: Schema, name: str) -> Iterator[str]:
     known = schema.keyspaces.get(name)
-    yield keyspace_cql(known) if known else f"-- keyspace {identifier(name)}: its CREATE KEYSPACE is not told, or it was dropped"
+    yield keyspace_cql(known) if known else comment(f"keyspace {identifier(name)}: its CREATE KEYSPACE is not told, or it was dropped")
     yield from (type_cql(each) for each in in_order([each for (keyspace, _), each in schema.types.items() if keyspace == name]))
     tables = sorted((table for table in schema.tables.values() if table.keyspace == name), key=lambda t: (t.view is not None, t.name, t.id))
     yield from (table_cql(table) for table in tables if not table.dropped)
-    yield from (_commented(f"dropped: {table.label}\n{table_cql(table)}") for table in tables if table.dropped)
+    yield from ("\n".join([comment(f"dropped: {table.label}"), *_commented(table_cql(table))]) for table in tables if table.dropped)
 
 
 def keyspace_cql(keyspace: Keyspace) -> str:
@@ -84,18 +85,18 @@ def _named_in(texts: Iterable[str], names: Collection[str]) -> set[str]:
 
 def table_cql(table: Table) -> str:
     """CREATE TABLE or CREATE MATERIALIZED VIEW, with comments in front."""
-    notes = [f"-- {table.full_name} id {table.id}", *_notes(table)]
-    return "\n".join([*notes, _view(table) if table.view else _create(table)])
+    notes = (f"{table.full_name} id {table.id}", *_notes(table))
+    return "\n".join([*map(comment, notes), _view(table) if table.view else _create(table)])
 
 
 def _notes(table: Table) -> Iterator[str]:
     for column in sorted(table.dropped_columns.values(), key=lambda column: column.dropped_at):
         again = ", added again since" if column.name in table.columns else ""
-        yield f"-- dropped column {identifier(column.name)} {column.type} ({column.kind}) at {_moment(column.dropped_at)}{again}"
+        yield f"dropped column {identifier(column.name)} {column.type} ({column.kind}) at {_moment(column.dropped_at)}{again}"
     if "super" in table.flags:
-        yield "-- a super column family of Thrift: CQL cannot create it"
+        yield "a super column family of Thrift: CQL cannot create it"
     elif _is_compact(table):
-        yield "-- from 4.0 on this needs enable_compact_storage"
+        yield "from 4.0 on this needs enable_compact_storage"
 
 
 def _create(table: Table) -> str:
@@ -178,8 +179,14 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _commented(text: str) -> str:
-    return "\n".join(line if line.startswith("--") else f"-- {line}" for line in text.splitlines())
+def comment(text: str) -> str:
+    """One line that CQL passes over, whatever is in the text."""
+    return f"-- {printable(text)}"
+
+
+def _commented(text: str) -> Iterator[str]:
+    # Any kind of line end ends a comment for somebody.
+    return (line if line.startswith("--") else comment(line) for line in text.split("\n"))
 
 
 def _moment(microseconds: int) -> str:
