@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from writetime.config import KafkaConfig
+from writetime.cql.names import topic_clashes
 from writetime.envelope import progress_topic
 from writetime.errors import PublishError
 
@@ -66,12 +67,26 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> None:
         )
     if not wanted:
         return
+    refuse_clashes(present, [topic.topic for topic in wanted])
     for topic, future in admin.create_topics(wanted).items():
         try:
             future.result(timeout=_TIMEOUT_SECONDS)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _failure("create a topic", topic, error) from error
+
+
+def refuse_clashes(present: Iterable[str], wanted: Iterable[str]) -> None:
+    """PublishError if Kafka would not make one of the topics because of another: better before any is made than half-way."""
+    new = set(wanted)
+    for clash in topic_clashes([*present, *new]):
+        if new & set(clash):
+            raise PublishError(
+                f"Kafka makes only one of {' and '.join(clash)}: `.` and `_` are one in the names of its metrics",
+                operation="create a topic",
+                obj=min(new & set(clash)),
+                hint="Give one of the keyspaces a pipeline with a topic prefix of its own.",
+            )
 
 
 @dataclass(frozen=True)

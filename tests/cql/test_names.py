@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from spark_jobs.kafka import refuse_clashes
 from writetime.cql.names import MAX_TOPIC, from_avro, from_column, from_topic, to_avro, to_column, to_topic, topic_clashes
-from writetime.errors import SchemaError
+from writetime.errors import PublishError, SchemaError
 
 NAMES = (
     st.text(max_size=12)
@@ -153,3 +154,7 @@ def test_topics_that_kafka_takes_for_one() -> None:
     assert clash[0] != clash[1]
     assert topic_clashes([*clash, "cdc.shop.orders"]) == [sorted(clash)]
     assert topic_clashes(["cdc.shop.orders", "cdc.shop.orders"]) == []
+    with pytest.raises(PublishError, match=r"cdc\.shop\.eu_orders and cdc\.shop_eu\.orders"):
+        refuse_clashes(clash[:1], clash[1:])
+    # What is there already is Kafka's business.
+    refuse_clashes(clash, ["cdc.shop.orders"])

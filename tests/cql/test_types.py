@@ -277,6 +277,7 @@ def test_bytes_that_are_no_value(text: str, raw: str) -> None:
     [
         ("int", "x"),
         ("int", 2**31),
+        ("int", 10**5000),
         ("text", 5),
         ("uuid", "no"),
         ("inet", "x"),
@@ -294,6 +295,7 @@ def test_bytes_that_are_no_value(text: str, raw: str) -> None:
         ("frozen<addr>", {"stret": "s"}),
         ("tuple<int>", (1, 2)),
     ],
+    ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
 def test_values_that_have_no_bytes(text: str, value: Any) -> None:
     with pytest.raises(DecodeError):

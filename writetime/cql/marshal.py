@@ -51,6 +51,7 @@ NATIVE_CLASSES: Final[dict[str, str]] = {
 _COLLECTIONS: Final = {"ListType": "list", "SetType": "set", "MapType": "map"}
 _ALIAS: Final = 0x8000
 _STATIC: Final = b"\xff\xff"
+_PUNCTUATION: Final = frozenset({"(", ")", ",", ":", "=>"})
 _TOKEN = re.compile(r"\s*([(),:]|=>|[^\s(),:=]+)")
 
 
@@ -244,6 +245,8 @@ class _ClassParser:
     def _type(self, frozen: bool) -> CqlType:
         start = self.tokens[self.at][1]
         name = self._next()
+        if name in _PUNCTUATION:
+            raise ValueError(f"{name!r} is no class")
         package, _, simple = name.rpartition(".")
         known = not package or f"{package}." == PACKAGE
         if known and simple in NATIVE_CLASSES:

@@ -70,7 +70,7 @@ class CqlType(ABC):
         try:
             return self._encode(value)
         except (struct.error, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            raise MalformedMutation(f"{value!r} is no {self}: {error}", operation="encode a value") from error
+            raise MalformedMutation(f"{_brief(value)} is no {self}: {error}", operation="encode a value") from error
 
     def sort_key(self, data: bytes) -> Any:
         """A key that orders as Cassandra's comparator orders the bytes; DESC is for the caller to turn round.
@@ -90,6 +90,14 @@ class CqlType(ABC):
 
     @abstractmethod
     def _encode(self, value: Any) -> bytes: ...
+
+
+def _brief(value: Any) -> str:
+    try:
+        return f"{value!r:.200}"
+    except ValueError:
+        # An integer of thousands of digits.
+        return f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
+from writetime.cql.marshal import Descending
 from writetime.cql.types import parse_type
 from writetime.model import Bound
 from writetime.schema.model import Column, Table, UserType
@@ -79,30 +80,6 @@ class ClusteringOrder:
         return position
 
 
-class _Descending:
-    """A sort key that compares the other way round (Cassandra reverses empty values too, but never nulls)."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Descending) and bool(self.key == other.key)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __lt__(self, other: _Descending) -> bool:
-        return bool(other.key < self.key)
-
-    def __le__(self, other: _Descending) -> bool:
-        return not self.key < other.key
-
-    def __repr__(self) -> str:
-        return f"_Descending({self.key!r})"
-
-
 def _sort_key(column: Column, keyspace: str, types: Mapping[tuple[str, str], UserType]) -> Callable[[bytes], Any]:
     ascending = parse_type(column.type, keyspace, types).sort_key
-    return (lambda value: _Descending(ascending(value))) if column.descending else ascending
+    return (lambda value: Descending(ascending(value))) if column.descending else ascending
