@@ -6,12 +6,13 @@ import json
 from uuid import UUID
 
 from tests.commitlog.examples import SCHEMA, STATICS_BODY, TTL_FRAME, body_of, delete_range, insert
-from tests.schema.examples import ddl_bodies
+from tests.schema.examples import change, create_table, ddl_bodies, deleted_row
 from writetime.commitlog.dump import Failure, dump_lines
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.errors import UnknownTable
 from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, Schema, Table
+from writetime.schema.system import SCHEMA_TABLES
 
 
 def dump(*bodies: bytes) -> list[dict[str, object]]:
@@ -85,9 +86,32 @@ def test_complex_columns_come_as_cassandra_sorts_them() -> None:
     assert columns == ["é", "é", "a", "a", "z"]
 
 
+def test_an_older_life_is_told_apart_even_if_the_later_one_is_gone() -> None:
+    at = 1_700_000_000_000_000
+    lives = [Table("k", "t", UUID(int=number), {"p": Column("p", "partition_key", "int", 0)}) for number in (1, 2)]
+    drops = [change("k", tables=[deleted_row(["t"], at + when)]) for when in (1, 3)]
+    changes = [create_table(lives[0], at), drops[0], create_table(lives[1], at + 2), drops[1]]
+    told = [encode_mutation(change, Schema(tables=dict(SCHEMA_TABLES))) for change in changes]
+    schema = Schema(tables={life.id: life for life in lives})
+    written = [encode_mutation(Mutation((PartitionUpdate(life.id, b"k", rows=(Row(()),)),)), schema) for life in lives]
+    lines = dump(*told, *written)[-2:]
+    assert [line["updates"][0]["table"] for line in lines] == ["t_OLD_00000000", "t"]  # type: ignore[index]
+
+
 def test_a_table_that_nobody_taught_makes_no_line() -> None:
     content = encode_segment(12, 7, [body_of(TTL_FRAME)])
     (failure,) = dump_lines([("CommitLog-7-12.log", content)])
     assert isinstance(failure, Failure)
     assert failure.frame.position == 28 + len(TTL_FRAME)
     assert isinstance(failure.error, UnknownTable)
+
+
+@pytest.mark.parametrize(("version", "order"), [(6, ["keyspaces", "types"]), (7, ["types", "keyspaces"])])
+def test_updates_of_one_mutation_stand_as_the_reader_of_the_version_has_them(version: int, order: list[str]) -> None:
+    """Seen in a log of 3.11, whose own reader turns these two round."""
+    rows = {"keyspaces": schema_row("keyspaces", (), 1, {"durable_writes": True}), "types": schema_row("types", ("t",), 1, {"field_names": []})}
+    updates = [PartitionUpdate(system_table_id("system_schema", name), b"k", rows=(rows[name],)) for name in ("types", "keyspaces")]
+    content = encode_segment(12, version, [encode_mutation(Mutation(tuple(updates)), Schema(tables=dict(SCHEMA_TABLES)))])
+    (line,) = dump_lines([(f"CommitLog-{version}-12.log", content)])
+    assert isinstance(line, str)
+    assert [update["table"] for update in json.loads(line)["updates"]] == order

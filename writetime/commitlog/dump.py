@@ -127,7 +127,6 @@ class Lines:
         self.schema = schema
         self.cdc_ever = cdc_ever
         self._heads: dict[UUID, str] = {}
-        self._living = {(table.keyspace, table.name) for table in schema.tables.values() if not table.dropped}
 
     def line(self, found: Scan, frame: Frame, mutation: Mutation) -> str:
         """The line of one mutation, without a line break."""
@@ -140,9 +139,8 @@ class Lines:
         return f'{head},"pk":"{updates[0].key.hex()}","updates":[{",".join(map(self._update, updates))}]}}'
 
     def table_name(self, table: Table) -> str:
-        """An older life of a table that lives again is told apart by its id."""
-        replaced = table.dropped and (table.keyspace, table.name) in self._living
-        return f"{table.name}_OLD_{table.id.hex[:8]}" if replaced else table.name
+        """An older life of a table that was made again is told apart by its id."""
+        return f"{table.name}_OLD_{table.id.hex[:8]}" if table.replaced else table.name
 
     def _update(self, update: PartitionUpdate) -> str:
         table = self.schema.tables[update.table_id]

@@ -268,6 +268,7 @@ class _Life:
     floor: int
     first: int
     last: int | None
+    replaced: bool
 
     def holds(self, timestamp: int) -> bool:
         return self.first <= timestamp and (self.last is None or timestamp <= self.last)
@@ -317,7 +318,8 @@ def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | No
         floor = max((timestamp for timestamp, other in said if other != table_id and timestamp < first), default=NO_TIMESTAMP)
         after = [end for end in ends if end >= latest]
         after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
-        yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest))
+        replaced = any(other != table_id and timestamp > latest for timestamp, other in said)
+        yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest), replaced)
 
 
 def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table:
@@ -338,6 +340,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
         default_time_to_live=options.get("default_time_to_live") or 0,
         gc_grace_seconds=options.get("gc_grace_seconds", DEFAULT_GC_GRACE_SECONDS),
         dropped=life.last is not None,
+        replaced=life.replaced,
         view=_materialized(options) if source == "views" else None,
     )
     if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):

@@ -58,7 +58,10 @@ class Keyspace:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One life (id) of a table. `dropped` says that this id is gone, by DROP or because the table was re-created."""
+    """One life (id) of a table. `dropped` says that this id is gone, by DROP or because the table was re-created.
+
+    `replaced`: a later life has its name, be it dropped by now too; that is no part of what the table is, and does not count when compared.
+    """
 
     keyspace: str
     name: str
@@ -71,6 +74,7 @@ class Table:
     gc_grace_seconds: int = 864_000
     dropped: bool = False
     view: View | None = None
+    replaced: bool = field(default=False, compare=False)
 
     @property
     def full_name(self) -> str:
