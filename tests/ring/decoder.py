@@ -1,10 +1,11 @@
 """Proof that we read the commit log as Cassandra does: `python -m tests.ring.decoder`, or `make test-decoder`.
 
-Strategy: for every version, way of writing and codec, a real node runs the nasty workload with segments of 1 MiB. Its cdc_raw folder is
-copied twice: in the midst of it, with a segment that still grows, and after the node has ended. Of each copy Cassandra's own reader of that
-version makes a line per mutation (`judge`), and so does `writetime dump --json --all-tables`: all lines of all keyspaces must be equal, and
-in the same order. The compiled decoder must give the same mutations as the readable one, and the index of a growing segment must cut where
-it says. One node runs at a time; while it does, a process beside it compares what the one before left.
+Strategy: for every version, way of writing and codec, a real node runs the nasty workload with segments of 1 MiB: all of it where segments
+are plain or encrypted, some parts where they are packed in another way, for what a mutation says does not depend on that. Its cdc_raw is
+copied in the midst of it, with a segment that still grows; after a crash; and after the node has ended in order. Of each copy Cassandra's
+own reader of that version makes a line per mutation (`judge`), and so does `writetime dump --json --all-tables`: all lines of all
+keyspaces must be equal, and in the same order. The compiled decoder must give the same mutations as the readable one, and the index of a
+growing segment must cut where it says. One node runs at a time; while it does, a process beside it compares what the one before left.
 
 A table at the end says what was compared. Exit code 1 if anything differs. Takes some minutes and no network once Maven has what it needs.
 """
@@ -50,6 +51,10 @@ SEED = 20260315
 COMPRESSORS = {"LZ4": "LZ4Compressor", "Snappy": "SnappyCompressor", "Deflate": "DeflateCompressor", "Zstd": "ZstdCompressor"}
 ENCRYPTED, DIRECT, PLAIN = "encrypted", "direct I/O", "plain"
 CODECS = (PLAIN, *COMPRESSORS, ENCRYPTED)
+THOROUGH = (PLAIN, ENCRYPTED)
+"""Where the whole workload is run, and where the node crashes on the way."""
+BRIEF = ("native_types", "keys", "deletes", "collections", "batches", "lives")
+"""The parts for all others."""
 KEY_ALIAS = "Commitlog:1"
 """In upper case too: a JCEKS store lowers it, the segment's header does not."""
 _SHOWN = 3
@@ -104,9 +109,9 @@ def cases(versions: Sequence[str] = VERSIONS, codecs: Sequence[str] = (*CODECS, 
 
 
 def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = (), *, fill: bool = True) -> dict[str, Path]:
-    """Run a node of its own in `folder` and leave copies of its cdc_raw in `keep`: by what they are, `growing` and `finished`.
+    """Run a node of its own in `folder` and leave copies of its cdc_raw in `keep`: by what they are, `growing`, `crashed` and `finished`.
 
-    `parts` of the workload by name, all if there are none; `fill` segments with random bytes, so that there are many.
+    `parts` of the workload by name, those that suit the case if none are given; `fill` segments with random bytes, so that there are many.
     """
     settings, options = _settings(case, keep)
     ring = Ring(
@@ -118,18 +123,31 @@ def write(case: Case, folder: Path, keep: Path, parts: Sequence[str] = (), *, fi
         settings=settings,
         options=options,
     )
-    copies = {"growing": keep / "growing", "finished": keep / "finished"}
+    wanted = parts or (BRIEF if case.codec not in THOROUGH else [part.__name__ for part in nasty.PARTS])
+    chosen = [part for part in nasty.PARTS if part.__name__ in wanted]
+    middle = chosen[len(chosen) // 2].__name__
+    copies: dict[str, Path] = {}
+
+    def copy(name: str) -> None:
+        copies[name] = keep / name
+        _copy(node, copies[name])
+
     with ring:
         node = ring.nodes[0]
-        chosen = [part for part in nasty.PARTS if not parts or part.__name__ in parts]
-        middle = chosen[len(chosen) // 2].__name__
-
-        def pause(part: str) -> None:
-            if part == middle:
-                _copy(node, copies["growing"])
-
-        nasty.run(node.session(), case.version, seed=SEED, parts=chosen, fill=fill, pause=pause)
-    _copy(node, copies["finished"])
+        nasty.run(
+            node.session(),
+            case.version,
+            seed=SEED,
+            parts=chosen,
+            fill=fill,
+            pause=lambda part: copy("growing") if part == middle else None,
+        )
+        if case.codec in THOROUGH and fill:
+            ring.kill(node)
+            copy("crashed")
+            ring.restart(node)
+            nasty.run_again(node.session())
+    copy("finished")
     return copies
 
 
@@ -137,6 +155,7 @@ def _settings(case: Case, keep: Path) -> tuple[dict[str, Any], list[str]]:
     """What the case needs in cassandra.yaml and on the JVM's command line."""
     settings: dict[str, Any] = {
         "enable_materialized_views": True,
+        "enable_drop_compact_storage": True,
         "auto_snapshot": False,
         # More and smaller sections than by default.
         "commitlog_sync_period_in_ms": 200,
@@ -145,8 +164,9 @@ def _settings(case: Case, keep: Path) -> tuple[dict[str, Any], list[str]]:
         settings |= make_keystore(case, keep)
     if case.codec == DIRECT:
         settings["commitlog_disk_access_mode"] = "direct"
-    # What expires after 2038 is cut to the last moment that version 7 can write down.
-    return settings, [] if case.descriptor == 8 else ["-Dcassandra.expiration_date_overflow_policy=CAP"]
+    # What expires after 2038 is cut to the last moment that version 7 can write down. A node that lives for a minute needs no optimising.
+    cut = [] if case.descriptor == 8 else ["-Dcassandra.expiration_date_overflow_policy=CAP"]
+    return settings, ["-XX:TieredStopAtLevel=1", *cut]
 
 
 def make_keystore(case: Case, folder: Path) -> dict[str, Any]:

@@ -77,6 +77,14 @@ def run(
     return counts
 
 
+def run_again(session: Session) -> None:
+    """A little more on tables that are there, for a node that comes back."""
+    runner = Runner(session)
+    setting = Setting(Random(0), "")
+    for number in (1000, 1001):
+        runner.run_all(filler(setting, number))
+
+
 def create(name: str, columns: str, options: str = "cdc = true") -> str:
     return f"CREATE TABLE {KEYSPACE}.{name} ({columns}) WITH {options}"
 
@@ -98,7 +106,7 @@ def keyspaces(setting: Setting) -> Iterator[Item]:
     yield create("filler", "p int, c int, b blob, PRIMARY KEY (p, c)")
 
 
-def filler(setting: Setting, number: int) -> Iterator[Item]:
+def filler(setting: Setting, number: int) -> Iterator[Statement]:
     """About 150 KB of captured rows, one of them an entry of more than 64 KiB."""
     for clustering, size in enumerate((90_000, *[1500] * 40)):
         yield insert("filler", p=number, c=clustering, b=setting.random.randbytes(size))
@@ -542,6 +550,23 @@ def lives(setting: Setting) -> Iterator[Item]:
     yield "CREATE TABLE going.gone (p int PRIMARY KEY, v int) WITH cdc = true"
     yield "INSERT INTO going.gone (p, v) VALUES (1, 1)"
     yield "DROP KEYSPACE going"
+    yield "CREATE KEYSPACE going WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    yield "CREATE TABLE going.gone (p int PRIMARY KEY, w text) WITH cdc = true"
+    yield "INSERT INTO going.gone (p, w) VALUES (1, 'again')"
+    yield "DROP KEYSPACE going"
+    yield create("gone_twice", "p int PRIMARY KEY, v int")
+    yield insert("gone_twice", p=1, v=1)
+    yield f"DROP TABLE {KEYSPACE}.gone_twice"
+    yield create("gone_twice", "p int PRIMARY KEY, w text")
+    yield insert("gone_twice", p=1, w="w")
+    yield f"DROP TABLE {KEYSPACE}.gone_twice"
+    # An operator who restores a table gives it the id that it had.
+    identity = UUID(int=setting.random.getrandbits(128), version=4)
+    yield create("restored", "p int PRIMARY KEY, v int, w text", f"ID = {identity} AND cdc = true")
+    yield insert("restored", p=1, v=1, w="before")
+    yield f"DROP TABLE {KEYSPACE}.restored"
+    yield create("restored", "p int PRIMARY KEY, v int, x text", f"ID = {identity} AND cdc = true")
+    yield insert("restored", p=2, v=2, x="after")
 
 
 def compact_storage(setting: Setting) -> Iterator[Item]:
@@ -567,6 +592,8 @@ def compact_storage(setting: Setting) -> Iterator[Item]:
     yield f"DELETE FROM {KEYSPACE}.compact_compound WHERE p = 1 AND c = 1"
     yield f"DELETE FROM {KEYSPACE}.compact_compound WHERE p = 1 AND c >= 2 AND c < 3"
     yield f"DELETE FROM {KEYSPACE}.compact_keys WHERE p = 1"
+    yield f"ALTER TABLE {KEYSPACE}.compact_dense DROP COMPACT STORAGE"
+    yield insert("compact_dense", p=2, c="no longer compact", v=1)
     # A clustering may be a prefix in these tables: what follows is null.
     yield f"INSERT INTO {KEYSPACE}.compact_compound (p, c, v) VALUES (2, 7, 0x07)"
 

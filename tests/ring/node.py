@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -159,6 +160,12 @@ class Node:
             with suppress(ProcessLookupError):
                 os.killpg(self._service.pid, signal.SIGKILL)
         self.stop()
+        # The kernel closes a dead process's sockets a moment later: until then it would be taken for its successor.
+        deadline = time.monotonic() + STOP_SECONDS
+        while _answers(self.address, self.port):
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{self.name} was killed, but {self.address}:{self.port} still answers")
+            time.sleep(0.05)
 
     def nodetool(self, *arguments: str) -> str:
         """Run nodetool against this node; what it printed. ServiceError if it fails."""
