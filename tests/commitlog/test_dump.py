@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
+import pytest
+
 from tests.commitlog.examples import SCHEMA, STATICS_BODY, TTL_FRAME, body_of, delete_range, insert
-from tests.schema.examples import change, create_table, ddl_bodies, deleted_row
+from tests.schema.examples import change, create_table, ddl_bodies, deleted_row, schema_row
 from writetime.commitlog.dump import Failure, dump_lines
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.errors import UnknownTable
 from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, Schema, Table
-from writetime.schema.system import SCHEMA_TABLES
+from writetime.schema.system import SCHEMA_TABLES, system_table_id
 
 
 def dump(*bodies: bytes) -> list[dict[str, object]]:
@@ -109,7 +111,10 @@ def test_a_table_that_nobody_taught_makes_no_line() -> None:
 @pytest.mark.parametrize(("version", "order"), [(6, ["keyspaces", "types"]), (7, ["types", "keyspaces"])])
 def test_updates_of_one_mutation_stand_as_the_reader_of_the_version_has_them(version: int, order: list[str]) -> None:
     """Seen in a log of 3.11, whose own reader turns these two round."""
-    rows = {"keyspaces": schema_row("keyspaces", (), 1, {"durable_writes": True}), "types": schema_row("types", ("t",), 1, {"field_names": []})}
+    rows = {
+        "keyspaces": schema_row("keyspaces", (), 1, {"durable_writes": True}),
+        "types": schema_row("types", ("t",), 1, {"field_names": []}),
+    }
     updates = [PartitionUpdate(system_table_id("system_schema", name), b"k", rows=(rows[name],)) for name in ("types", "keyspaces")]
     content = encode_segment(12, version, [encode_mutation(Mutation(tuple(updates)), Schema(tables=dict(SCHEMA_TABLES)))])
     (line,) = dump_lines([(f"CommitLog-{version}-12.log", content)])

@@ -100,7 +100,7 @@ def dump(
     show = shower(known, cdc_ever, as_json=as_json)
     shown = 0
     for each, found in log.scans():
-        for frame, decoded in log.decode(each, found, known, selection):
+        for frame, decoded in log.decode(each, found, known, None if selection.is_everything else selection):
             if isinstance(decoded, Failure):
                 log.failed(each, decoded)
             else:

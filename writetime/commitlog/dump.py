@@ -75,8 +75,12 @@ def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
 
 def mutations_of(found: Scan, tables: Mapping[UUID, Table]) -> Iterator[tuple[Frame, Mutation | Failure]]:
     """The mutations whose first update is of one of Cassandra's own `tables`, decoded with nothing but these."""
-    schema = Schema(tables=dict(tables))
+    schema, ids, image = Schema(tables=dict(tables)), {table_id.bytes for table_id in tables}, found.image
     for frame in found.frames:
+        at = frame.body_offset
+        # Behind a count of one byte the id of the first table stands; hardly any frame gets beyond this line.
+        if image[at] < 0x80 and image[at + 1 : at + 17] not in ids:
+            continue
         body = found.body(frame)
         try:
             if peek(body)[1] in tables:

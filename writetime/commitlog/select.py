@@ -46,6 +46,11 @@ class Selection:
             return False
         return True
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether no update needs to be asked about."""
+        return self.tables is None and self.captured is None and self.keys is None
+
     def left_out_as_text(self) -> str:
         if not self.left_out:
             return ""
