@@ -34,8 +34,10 @@ def test_folders_are_meant_from_the_files_place(tmp_path: Path) -> None:
         "bucket": "file://../bucket",
         "catalog": {"uri": "jdbc:sqlite:catalog.db", "warehouse": "wh"},
         "node": {"cdc_raw": "raw", "schema_file": "/elsewhere/schema.json"},
+        "cluster": {**MINIMAL["cluster"], "commitlog_keystore": "keys/commitlog.p12"},
     }
     config = load(write(tmp_path, document))
+    assert config.cluster.commitlog_keystore == tmp_path / "keys" / "commitlog.p12"
     assert config.node is not None
     assert config.catalog is not None
     assert config.bucket == str(tmp_path.parent / "bucket")

@@ -9,7 +9,7 @@
     │   └── StoreUnavailable           retriable: time-out, 5xx, connection refused
     ├── SegmentError                   bytes of a commit log segment are not what they should be
     │   ├── NotASegment                no commit log at all (name or header)
-    │   ├── UnsupportedSegment         a real segment of a version or codec that is not read
+    │   ├── UnsupportedSegment         a real segment that is not read: its version or codec, or its key lacks
     │   ├── CorruptDescriptor          header CRC or contents
     │   ├── CorruptSection             a sync marker or frame length cannot be trusted: the rest of the section is lost
     │   ├── CorruptFrame               one frame's CRC is wrong; the next frame can be read
@@ -126,7 +126,7 @@ class NotASegment(SegmentError):
 
 
 class UnsupportedSegment(SegmentError):
-    """A real segment of a version or codec that is not read."""
+    """A real segment that is not read: of an unknown version or codec; retriable where its key lacks, or room for what it unpacks to."""
 
 
 class CorruptDescriptor(SegmentError):

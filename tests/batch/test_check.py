@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert
+from tests.commitlog.packed import KEYS, PACKINGS, repack
 from tests.schema.examples import create_table
 from writetime import names
 from writetime.batch.check import check_segment
@@ -75,6 +76,22 @@ def test_what_sealed_batches_and_readable_snapshots_told_is_known(store: Store) 
     store.put(names.schema_snapshot(CLUSTER, NOW, "broken"), b"\xff no JSON")
     store.put(NAME, segment(encode_mutation(insert(1), SCHEMA)))
     assert kinds(store) == []
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_packed_segment_is_looked_into(packing: str, store: Store) -> None:
+    plain = segment(ddl(), encode_mutation(insert(1), SCHEMA))
+    store.put(NAME, repack(plain, packing))
+    assert check_segment(store, CLUSTER, NAME, KEYS) == []
+    store.put(NAME, repack(segment(ddl(), encode_mutation(insert(2), SCHEMA)[:-1]), packing))
+    assert [problem.kind for problem in check_segment(store, CLUSTER, NAME, KEYS)] == ["MalformedMutation"]
+
+
+def test_an_encrypted_segment_without_its_keystore(store: Store) -> None:
+    store.put(NAME, repack(segment(ddl()), "encrypted"))
+    (problem,) = check_segment(store, CLUSTER, NAME)
+    assert problem.kind == "UnsupportedSegment"
+    assert "commitlog_keystore" in problem.message
 
 
 def test_damage_and_what_is_no_segment(store: Store) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from cryptography.hazmat.primitives import padding
@@ -13,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tests.commitlog.examples import SCHEMA, delete_range, insert
 from writetime.commitlog import frames, sections
-from writetime.commitlog.descriptor import Descriptor
+from writetime.commitlog.descriptor import Descriptor, parse
 from writetime.commitlog.encode import encode_mutation
 from writetime.commitlog.keystore import Keystore
 
@@ -78,19 +80,51 @@ class Packed:
     logical: list[int]
 
 
-def pack(contents: Sequence[bytes], packing: str, *, version: int = 7, segment_id: int = ID, chunk: int = 100) -> Packed:
+def make_keystore(folder: Path, password: str) -> tuple[Path, bytes]:
+    """A keystore by Java's keytool with a key of 256 bits for ALIAS, and that key."""
+    path = folder / "keys.p12"
+    command = [
+        "keytool",
+        "-genseckey",
+        "-alias",
+        ALIAS,
+        "-keyalg",
+        "AES",
+        "-keysize",
+        "256",
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        password,
+    ]
+    subprocess.run([*command, "-keystore", str(path)], check=True, capture_output=True, timeout=300)
+    return path, Keystore.open(path, password).secret(ALIAS)
+
+
+def pack(contents: Sequence[bytes], packing: str, *, version: int = 7, segment_id: int = ID, chunk: int = 100, key: bytes = KEY) -> Packed:
     """A segment with these sections' contents. `packing` is a compressor's class name, fully qualified or not, or `encrypted`."""
     params = ENCRYPTION if packing == "encrypted" else {"compressionClass": packing}
     header = Descriptor(version, segment_id, params).encode()
     seed = sections.id_crc(segment_id)
     file, plain, markers, logical = header, header, [], []
     for content in contents:
-        block = encrypted(content, chunk=chunk) if packing == "encrypted" else COMPRESSORS[packing.rsplit(".", 1)[-1]](content)
+        block = encrypted(content, chunk=chunk, key=key) if packing == "encrypted" else COMPRESSORS[packing.rsplit(".", 1)[-1]](content)
         markers.append(len(file))
         logical.append(len(plain))
         file += sections.encode_marker(seed, len(file), len(file) + 12 + len(block)) + struct.pack(">I", len(content)) + block
         plain += sections.encode_marker(seed, len(plain), len(plain) + 8 + len(content)) + content
     return Packed(file, plain, markers, logical)
+
+
+def repack(plain: bytes, packing: str, *, key: bytes = KEY) -> bytes:
+    """A plain segment's sections, packed."""
+    descriptor, pos = parse(plain)
+    seed, contents = sections.id_crc(descriptor.id), []
+    while sections.is_marker(plain, len(plain), seed, pos):
+        end, _ = sections.parse_marker(plain, pos)
+        contents.append(plain[pos + 8 : end])
+        pos = end
+    return pack(contents, packing, version=descriptor.version, segment_id=descriptor.id, chunk=65_536, key=key).file
 
 
 def small_packed(packing: str, *, version: int = 7) -> Packed:

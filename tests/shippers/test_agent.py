@@ -18,6 +18,7 @@ from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from writetime import names
+from writetime.commitlog.descriptor import Descriptor
 from writetime.config import PipelineConfig
 from writetime.errors import ConfigError, ShipError, StoreError, StoreUnavailable
 from writetime.store.local import LocalStore
@@ -71,6 +72,16 @@ def test_a_segment_is_shipped_once_it_is_completed(store: LocalStore, folder: Fo
     folder.segment(1, idx=b"50\nCOMPLETED")
     assert agent.round().shipped == {Outcome.UPLOADED: 1}
     assert agent.round().shipped == {}
+
+
+@pytest.mark.parametrize("params", [{"compressionClass": "LZ4Compressor"}, {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "a"}])
+def test_a_packed_segment_is_shipped_though_its_idx_counts_more_than_the_file(
+    params: dict[str, str], store: LocalStore, folder: Folder, agent_over: MakeAgent
+) -> None:
+    data = Descriptor(7, 1, params).encode() + b"packed sections"
+    folder.segment(1, data, idx=b"33554432\nCOMPLETED")
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    assert store.read(ref(1).incoming) == data
 
 
 def test_corrupt_bytes_are_shipped_as_they_are(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,15 @@ class Pipeline:
         conf = {"spark.jars": jars, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.master": "local[2]"}
         conf |= {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
         return cls(site, recording, config.model_copy(update={"spark": config.spark.model_copy(update={"conf": conf})}))
+
+    def with_keystore(self, keystore: Path, password: str) -> Pipeline:
+        """The same with a keystore for encrypted segments. An earlier test may have started the JVM: its environment is what it was."""
+        conf = {**self.config.spark.conf, "spark.executorEnv.WRITETIME_KEYSTORE_PASSWORD": password}
+        update = {
+            "cluster": self.config.cluster.model_copy(update={"commitlog_keystore": keystore}),
+            "spark": self.config.spark.model_copy(update={"conf": conf}),
+        }
+        return replace(self, config=self.config.model_copy(update=update))
 
     @property
     def store(self) -> Store:

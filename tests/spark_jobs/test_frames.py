@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.frames import FRAMES, SEGMENTS, chunked, key_bucket, scanner
+from tests.commitlog.packed import ALIAS, COMPRESSORS, make_keystore, repack
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, frame, insert, routed, schema_of, table
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.vint import write_unsigned
+from writetime.errors import ConfigError
 from writetime.model import Mutation
 from writetime.schema.system import system_table_id
 from writetime.store import open_store
@@ -20,11 +22,11 @@ from writetime.store import open_store
 NAME = "cdc/c/dc1/host/CommitLog-7-9.log"
 
 
-def scanned(folder: Path, data: bytes, *, generation: int | None = None) -> list[dict[str, Any]]:
+def scanned(folder: Path, data: bytes, *, generation: int | None = None, keystore: Path | None = None) -> list[dict[str, Any]]:
     store = open_store(str(folder))
     info = store.put(NAME, data)
     segments = pa.RecordBatch.from_pylist([{"segment": 4, "object": NAME, "generation": generation or info.generation}], schema=SEGMENTS)
-    return [row for batch in scanner(str(folder))([segments]) for row in batch.to_pylist()]
+    return [row for batch in scanner(str(folder), keystore)([segments]) for row in batch.to_pylist()]
 
 
 def bodies(*mutations: Mutation) -> list[bytes]:
@@ -54,6 +56,46 @@ def test_damage_is_a_row_with_its_bytes_and_the_rest_goes_on(tmp_path: Path) -> 
     assert made[1][:20] in problem["body"]
     assert json.loads(problem["detail"])["kind"] == "corrupt_frame"
     assert json.loads(rows[3]["detail"]) == {"frames": 2, "updates": 2}
+
+
+@pytest.mark.parametrize("packing", list(COMPRESSORS))
+def test_a_compressed_segment_gives_what_the_plain_one_does(packing: str, tmp_path: Path) -> None:
+    made = bodies(*(insert(ORDERS, key, {"name": "n" * 50}, 1) for key in range(3)))
+    rows = scanned(tmp_path, repack(encode_segment(9, 7, made, per_section=2), packing))
+    assert [row["body"] for row in rows[:-1]] == made
+    assert json.loads(rows[-1]["detail"]) == {"frames": 3, "updates": 3}
+
+
+def test_a_damaged_packed_section_is_a_row_with_the_file_s_bytes(tmp_path: Path) -> None:
+    made = bodies(*(insert(ORDERS, key, {"name": "n" * 50}, 1) for key in range(3)))
+    whole = repack(encode_segment(9, 7, made, per_section=1), "DeflateCompressor")
+    at = whole.index(b"\x78\x9c") + 9
+    damaged = whole[:at] + b"\xff\xff\xff" + whole[at + 3 :]
+    frames = scanned(tmp_path, damaged)
+    assert [row["kind"] for row in frames] == ["frame", "frame", "problem", "done"]
+    assert [row["body"] for row in frames[:2]] == made[1:]
+    problem = frames[2]
+    assert json.loads(problem["detail"])["kind"] == "corrupt_section"
+    assert problem["body"] == damaged[problem["position"] : problem["position"] + len(problem["body"])]
+    assert damaged[at : at + 3] in problem["body"]
+
+
+def test_an_encrypted_segment_is_held_until_there_is_a_key_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keystore is the worker's, its password too."""
+    keystore, key = make_keystore(tmp_path, "pass-word")
+    made = bodies(*(insert(ORDERS, key, {"name": "n" * 50}, 1) for key in range(3)))
+    data = repack(encode_segment(9, 7, made), "encrypted", key=key)
+    problem, done = scanned(tmp_path, data)
+    assert json.loads(problem["detail"])["kind"] == "UnsupportedSegment"
+    assert f"`{ALIAS}`" in problem["detail"]
+    assert problem["body"] == data
+    assert json.loads(done["detail"]) == {"frames": 0, "updates": 0}
+
+    monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", "pass-word")
+    assert [row["body"] for row in scanned(tmp_path, data, keystore=keystore)[:-1]] == made
+    monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", "another")
+    with pytest.raises(ConfigError, match="has another password"):
+        scanned(tmp_path, data, keystore=keystore)
 
 
 @pytest.mark.parametrize("data", [b"", b"no segment at all"])

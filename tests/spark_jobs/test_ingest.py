@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.damage import flip_a_byte_of_a_captured_frame
+from tests.commitlog.packed import make_keystore, repack
+from tests.damage import flip_a_byte_of_a_captured_frame, rewrite
 from tests.spark_jobs.pipeline import Pipeline, dies_at
 from tools import verify
 from writetime.batch.documents import Accounting, Sealed, total
@@ -19,6 +20,7 @@ from writetime.schema.model import Column, Schema, Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
+PASSWORD = "pass-word"
 UNKNOWN = Table("nobody", "knows", UUID("6cbda380-e583-11f1-817f-f173fd8e050e"), {"p": Column("p", "partition_key", "int", 0)}, cdc=True)
 
 
@@ -36,8 +38,14 @@ def captured(pipeline: Pipeline, sealed: Sealed) -> Accounting:
 
 
 def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline.create(tmp_path)
-    pipeline.stage()
+    """One replica's log is plain, one compressed, one encrypted: they are the same mutations."""
+    keystore, key = make_keystore(tmp_path, PASSWORD)
+    pipeline = Pipeline.create(tmp_path).with_keystore(keystore, PASSWORD)
+    _, second, third = pipeline.stage()
+    for log in second.glob("*.log"):
+        rewrite(log, repack(log.read_bytes(), "ZstdCompressor"))
+    for log in third.glob("*.log"):
+        rewrite(log, repack(log.read_bytes(), "encrypted", key=key))
     pipeline.ship()
     manifest = pipeline.plan()
     for step in ("_commit_state", "_seal"):
