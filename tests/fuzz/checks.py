@@ -82,6 +82,7 @@ class Checker:
         self.twins.cells = 0
 
     def _traced(self, case: Case) -> None:
+        self.twins.flush()  # what other cases have put off is not this one's memory
         tracemalloc.start()
         try:
             self._check(case)

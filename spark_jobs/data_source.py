@@ -1,0 +1,207 @@
+"""Segments as a DataFrame, for notebooks: `spark.read.format("cassandra_commitlog").load(path)`.
+
+    spark.dataSource.register(CassandraCommitlog)
+    spark.read.format("cassandra_commitlog").load("cdc_raw")                                    generic: a cell or deletion a row
+    spark.read.format("cassandra_commitlog").option("table", "shop.orders").load("cdc_raw")     typed: a changed row of that table a row
+
+Strategy: planning reads all segments once for the schema that they teach; then paths travel, one partition each, and the bytes are opened
+in the workers. Rows are made in `changes`. `pushFilters` is left out on purpose: Spark refuses a source that has it unless
+spark.sql.python.filterPushdown.enabled is set; the options say what to read instead. Writes nothing, and knows no pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_jobs.changes import GENERIC, Source, generic_rows, typed_rows, typed_schema, unreadable
+from writetime.commitlog import inputs
+from writetime.commitlog.dump import learn
+from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.segment import Scan, scan
+from writetime.commitlog.select import Selection, select
+from writetime.errors import ConfigError, SegmentError, WritetimeError
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Schema, Table
+from writetime.schema.snapshot import parse as parse_snapshot
+
+log = structlog.get_logger(__name__)
+
+OPTIONS: Final = {
+    "path": "a file, a folder or a bucket URL; given by load(); several as load([…])",
+    "table": "keyspace.name or a table's id: typed rows of that table",
+    "schema": "path of a schema snapshot, known before the log's own",
+    "keystore": "path of the keystore of encrypted segments; its password is in the environment of driver and workers",
+    "allTables": "true: tables that never had cdc, too",
+    "problems": "fail (the default where there is a table) or skip: what to do where a typed row cannot be had",
+}
+_HINT: Final = 'Leave out the option table to see it as a row of kind problem, or set the option problems to "skip" to read on'
+
+
+@dataclass(frozen=True)
+class Segment(InputPartition):
+    """What travels to a worker: where a segment is."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same for all partitions."""
+
+    paths: tuple[str, ...]
+    schema: Schema
+    selection: Selection
+    table: Table | None
+    keystore: str | None
+    skip: bool
+
+
+class CassandraCommitlog(DataSource):
+    """See the module's docstring; the options are `OPTIONS`. Column pruning is by .schema(…) with fewer columns."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._plan: Plan | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "cassandra_commitlog"
+
+    @property
+    def plan(self) -> Plan:
+        # It goes with this object from the process that infers the schema to the one that plans the read.
+        if self._plan is None:
+            self._plan = _plan(self.options)
+        return self._plan
+
+    def schema(self) -> StructType:
+        """GENERIC, or the table's columns and what is said of a row. Opens all segments."""
+        return from_arrow_schema(_arrow_schema(self.plan))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        known = _arrow_schema(self.plan).names
+        strangers = [name for name in schema.names if name not in known]
+        if strangers:
+            raise ConfigError(f"there are no columns {strangers}", operation="read a commit log", hint=f"There are {', '.join(known)}")
+        return Reader(self.plan, tuple(schema.names))
+
+
+def _arrow_schema(plan: Plan) -> pa.Schema:
+    return GENERIC if plan.table is None else typed_schema(plan.table, plan.schema)
+
+
+class Reader(DataSourceReader):
+    """Reads columns `columns`, in their order, of one segment at a time."""
+
+    def __init__(self, plan: Plan, columns: tuple[str, ...]) -> None:
+        self.plan = plan
+        self.columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        return [Segment(path) for path in self.plan.paths]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one segment, in log order."""
+        assert isinstance(partition, Segment)
+        content = inputs.read(partition.path)
+        try:
+            source = Source(partition.path, _scan(partition.path, content, self.plan.keystore))
+        except SegmentError as error:
+            if self.plan.table is None:
+                yield unreadable(partition.path, error, content).select(self.columns)
+            else:
+                self._failed(error)
+            return
+        if self.plan.table is not None:
+            yield from typed_rows(source, self.plan.table, self.plan.schema, self.columns, self._failed)
+            return
+        for batch in generic_rows(source, self.plan.schema, self.plan.selection):
+            yield batch.select(self.columns)
+
+    def _failed(self, error: WritetimeError) -> None:
+        if not self.plan.skip:
+            error.hint = f"{error.hint}. {_HINT}" if error.hint else _HINT
+            raise error
+        log.warning("passed over", **error.as_dict())
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------------------
+
+
+def _plan(options: Mapping[str, str]) -> Plan:
+    """Find the segments and learn the schema from all of them. Raises ConfigError, StoreError, SchemaError."""
+    unknown = sorted(set(options) - {name.lower() for name in OPTIONS} - set(OPTIONS) - {"paths"})
+    if unknown:
+        raise ConfigError(f"there are no options {unknown}", operation="read a commit log", hint=f"There are {', '.join(OPTIONS)}")
+    found, errors = inputs.find(_paths(options))
+    if errors:
+        raise errors[0]
+    learner = SchemaLearner()
+    if options.get("schema"):
+        for mutation in parse_snapshot(inputs.read(options["schema"])):
+            learner.apply(mutation)
+    for each in found:
+        _learn(each, learner, options.get("keystore"))
+    schema = learner.schema()
+    wanted = [options["table"]] if options.get("table") else []
+    selection = select(schema, learner.cdc_ever, tables=wanted, keys=(), all_tables=_is_true(options, "allTables"))
+    table = _one_table(schema, selection, options["table"]) if wanted else None
+    portable = replace(selection, known=frozenset(schema.tables))
+    skip = _choice(options, "problems", ("fail", "skip")) == "skip"
+    return Plan(tuple(each.where for each in found), schema, portable, table, options.get("keystore"), skip)
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    if options.get("paths"):
+        return [str(path) for path in json.loads(options["paths"])]
+    if not options.get("path"):
+        raise ConfigError(
+            "nothing says where the segments are", operation="read a commit log", hint="Give load() a file, folder or bucket URL"
+        )
+    return [options["path"]]
+
+
+def _learn(each: inputs.Input, learner: SchemaLearner, keystore: str | None) -> None:
+    try:
+        found = _scan(each.where, each.read(), keystore)
+    except SegmentError as error:
+        # Reading meets the same file with the same error and tells of it.
+        log.warning("nothing learnt of the schema", **error.as_dict())
+        return
+    for failure in learn(found, learner):
+        log.warning("schema change not understood", segment=each.where, **failure.error.as_dict())
+
+
+def _scan(path: str, content: bytes, keystore: str | None) -> Scan:
+    return scan(content, name=path, keys=Keystore.from_environment(keystore) if keystore else None)
+
+
+def _one_table(schema: Schema, selection: Selection, asked: str) -> Table:
+    """The table's life that goes on; or the only one."""
+    lives = [schema.tables[table_id] for table_id in selection.tables or ()]
+    living = [table for table in lives if not table.dropped] or lives
+    if len(living) == 1:
+        return living[0]
+    ids = ", ".join(sorted(str(table.id) for table in living))
+    raise ConfigError(f"it was dropped and made anew, with the ids {ids}", operation="select", obj=asked, hint="Give one of the ids")
+
+
+def _is_true(options: Mapping[str, str], name: str) -> bool:
+    return _choice(options, name, ("false", "true")) == "true"
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """The option's value, or the first choice."""
+    value = str(options.get(name) or choices[0]).lower()
+    if value not in choices:
+        raise ConfigError(f"{value!r} is none of {', '.join(choices)}", operation="read a commit log", obj=f"option {name}")
+    return value
