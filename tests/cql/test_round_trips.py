@@ -6,6 +6,7 @@ import io
 import json
 import math
 import struct
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -100,6 +101,22 @@ def test_zero_length_values_are_as_the_table_says(name: str) -> None:
     assert exact(through_arrow(kind, value)) == exact(value if name in KEPT_BY_ARROW else None)
     assert exact(through_avro(kind, value)) == exact(value if name in KEPT_BY_AVRO else None)
     assert through_json(kind, value) is value or through_json(kind, value) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "value", "back"),
+    [
+        ("decimal", Options(decimal=(38, 4)), Decimal("-1.10"), Decimal("-1.1000")),
+        ("decimal", Options(decimal=(38, 4)), EMPTY, None),
+        ("varint", Options(varint=38), -(10**38) + 1, -(10**38) + 1),
+        ("varint", Options(varint=1), EMPTY, None),
+        ("timestamp", Options(timestamp="millis"), 2**63 - 1, 2**63 - 1),
+        ("timestamp", Options(timestamp="millis"), EMPTY, None),
+        ("time", Options(time="micros"), 86_399_999_999_999, 86_399_999_999_999),
+    ],
+)
+def test_options_in_arrow(name: str, options: Options, value: Any, back: Any) -> None:
+    assert exact(through_arrow(NATIVE[name], value, options)) == exact(back)
 
 
 def test_counters_are_numbers_on_their_way_out() -> None:
