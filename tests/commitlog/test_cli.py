@@ -14,10 +14,12 @@ from uuid import UUID
 
 import pytest
 
+from tests.commitlog import packed
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_BODY, STATICS_TABLE, TTL_FRAME, TTL_TABLE, body_of, delete_range, insert
 from tests.schema.examples import change, column_row, create_keyspace, create_table, schema_row, table_rows
 from writetime import cli
 from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.keystore import Keystore
 from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, Schema
 from writetime.schema.system import LOCAL, TABLES
@@ -223,10 +225,11 @@ def test_the_schema_may_come_from_elsewhere(run: Run, folder: Path, tmp_path: Pa
     learnt.write_text(learner.to_json())
     assert shown(run("dump", "--json", "--schema", learnt, tmp_path / "alone")[1]) == [(1, ["rt"])]
     assert shown(run(*arguments, "--schema", learnt, tmp_path / "alone")[1]) == [(1, ["dttl"]), (1, ["rt"])]
-    snapshot.write_text("[]")
-    code, _, err = run(*arguments, tmp_path / "alone")
-    assert code == 1
-    assert "snapshot.json" in err
+    for wrong in ("[]", "{}", "{"):
+        snapshot.write_text(wrong)
+        code, _, err = run(*arguments, tmp_path / "alone")
+        assert code == 1
+        assert "snapshot.json" in err
 
 
 def test_damage_and_unreadable_files_hold_up_nothing(run: Run, folder: Path) -> None:
@@ -320,6 +323,45 @@ def test_colours_are_for_terminals(run: Run, folder: Path, monkeypatch: pytest.M
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
+
+
+@pytest.mark.parametrize("packing", packed.PACKINGS)
+def test_packed_segments(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
+    plain = encode_segment(5, 7, [*DDL, body(insert(1))], per_section=2)
+    (tmp_path / "CommitLog-7-5.log").write_bytes(plain)
+    expected = from_the_first_on(run("dump", "--json", "--all-tables", tmp_path)[1])
+    (tmp_path / "CommitLog-7-5.log").write_bytes(packed.repack(plain, packing))
+    arguments = ["dump", "--json", "--all-tables", tmp_path]
+    if packing == "encrypted":
+        code, out, err = run(*arguments)
+        assert (code, out) == (1, "")
+        assert "key" in err
+        monkeypatch.setattr(Keystore, "from_environment", lambda path: packed.KEYS)
+        arguments += ["--keystore", "keys.jks"]
+    code, out, _ = run(*arguments)
+    assert (code, from_the_first_on(out)) == (0, expected)
+
+
+def from_the_first_on(out: str) -> list[dict[str, Any]]:
+    """Lines with positions counted from that of the first: headers are of different length."""
+    found = lines(out)
+    return [{**line, "pos": line["pos"] - found[0]["pos"]} for line in found]
+
+
+def test_a_keystore_without_its_password(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WRITETIME_KEYSTORE_PASSWORD", raising=False)
+    code, out, err = run("dump", "--keystore", folder / "keys.jks", folder)
+    assert (code, out) == (2, "")
+    assert "WRITETIME_KEYSTORE_PASSWORD" in err
+
+
+def test_a_codec_whose_library_is_missing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "CommitLog-7-5.log").write_bytes(packed.repack(encode_segment(5, 7, DDL), "ZstdCompressor"))
+    code, _, err = run("dump", tmp_path)
+    assert code == 1
+    assert "pyarrow" in err
+    assert "writetime[spark]" in err
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------------------

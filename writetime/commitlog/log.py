@@ -23,7 +23,7 @@ from writetime.commitlog.inputs import Input, find, read
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.segment import Engine, Frame, Problem, Scan, scan
 from writetime.cql.literal import printable
-from writetime.errors import ConfigError, SegmentError, StoreError, WritetimeError
+from writetime.errors import ConfigError, UnsupportedSegment, WritetimeError
 from writetime.model import Mutation
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
@@ -152,8 +152,8 @@ class Log:
     def _scan(self, each: Input) -> Scan | None:
         try:
             stop = stop_at(each.read_idx()) if self.synced else None
-            found = scan(each.read(), synced=stop, name=each.name, engine=self.engine, keys=self.keys)
-        except (SegmentError, StoreError) as error:
+            found = self._opened(each, stop)
+        except WritetimeError as error:
             if self._once(each, None):
                 self._unreadable(error)
             return None
@@ -162,6 +162,15 @@ class Log:
         if self.small:
             self._kept[each.where] = found
         return found
+
+    def _opened(self, each: Input, stop: int | None) -> Scan:
+        try:
+            return scan(each.read(), synced=stop, name=each.name, engine=self.engine, keys=self.keys)
+        except ImportError as error:
+            hint = "It comes with pip install 'writetime[spark]'"
+            raise UnsupportedSegment(
+                f"it takes {error.name} to unpack it", operation="read a segment", obj=each.where, hint=hint
+            ) from error
 
     def _unreadable(self, error: WritetimeError) -> None:
         self.unreadable += 1

@@ -123,8 +123,10 @@ class SchemaLearner:
             raise SchemaError("it is no JSON object", operation="read a schema", obj=obj)
         if "partitions" in document:
             self._absorb(type(self).from_json(text))
-        elif not self.apply_snapshot(document) and not self._facts:
-            raise SchemaError("it says nothing of a schema", operation="read a schema", obj=obj)
+        elif TRACKED.keys() & document.keys():
+            self.apply_snapshot(document)
+        else:
+            raise SchemaError("it is neither a snapshot nor what was learnt", operation="read a schema", obj=obj)
 
     def schema(self) -> Schema:
         """The schema of all facts so far: living tables, dropped lives of tables, and Cassandra's own."""
