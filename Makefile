@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-decoder fuzz record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-decoder fuzz bench-decode record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read wh
 
 fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m tests.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)
+
+bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
+	@$(PYTHON) -m benchmarks.decode $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record

@@ -117,6 +117,8 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program]
     runs = [subprocess.run(command, env=env, check=True, capture_output=True, text=True) for _ in range(2)]
     assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]
+    after_numba = [sys.executable, "-c", f"import numba; {program}"]
+    assert subprocess.run(after_numba, env=env, check=True, capture_output=True, text=True).stdout.split() == ["1", "0"]
 
 
 def test_the_command_says_how_long_it_took(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,10 +87,27 @@ class Judge:
     @contextmanager
     def each(self, folder: Path) -> Iterator[Read]:
         """A running judge that has learnt the schema from a folder and reads file after file. A file's name must be a segment's."""
+        with self._asked("each", str(folder)) as ask:
+
+            def read(path: Path) -> Found:
+                found = ask(str(path))
+                return Found(found["mutations"], found["unknown"], found["problems"])
+
+            yield read
+
+    @contextmanager
+    def passes(self, folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+        """As `bench`, in a JVM that waits until the next pass is asked for."""
+        with self._asked("bench", str(folder)) as ask:
+            yield lambda: ask("")
+
+    @contextmanager
+    def _asked(self, *arguments: str) -> Iterator[Callable[[str], dict[str, Any]]]:
+        """A running judge that answers a line with a line."""
         with self._place() as place:
             errors = (place / "stderr").open("w+", encoding="utf-8")
             process = subprocess.Popen(
-                self._command(place, "each", str(folder)),
+                self._command(place, *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -101,17 +118,16 @@ class Judge:
             assert process.stdout is not None
             given, answers = process.stdin, process.stdout
 
-            def read(path: Path) -> Found:
-                given.write(f"{path}\n")
+            def ask(question: str) -> dict[str, Any]:
+                given.write(f"{question}\n")
                 given.flush()
                 answer = answers.readline()
                 if not answer:
-                    raise ServiceError(f"The judge died of {path}, exit code {process.wait()}:\n{_tail(errors.name)}")
-                found = json.loads(answer)
-                return Found(found["mutations"], found["unknown"], found["problems"])
+                    raise ServiceError(f"The judge died of {question!r}, exit code {process.wait()}:\n{_tail(errors.name)}")
+                return dict(json.loads(answer))
 
             try:
-                yield read
+                yield ask
             finally:
                 given.close()
                 try:

@@ -1,7 +1,7 @@
 """How this package compiles: numba, without the GIL, for a plain CPU of its kind, so that one cache serves all machines of a cluster.
 
-numba reads its environment when it is imported, and would by default compile for the very CPU at hand and miss its cache on any other. So
-it is imported here, behind the settings, and nowhere else in this package.
+numba would by default compile for the very CPU at hand and miss its cache on any other. It takes its settings from the environment when it
+is imported; where somebody else has imported it before, they are set behind its back, which counts until it compiles for the first time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ os.environ.setdefault("NUMBA_CPU_FEATURES", "")
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from numba import config, njit
 from numba import types as numba_types
 from numba.extending import intrinsic as numba_intrinsic
 
 types: Any = numba_types
+config.CPU_NAME, config.CPU_FEATURES = os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"]
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]

@@ -25,6 +25,7 @@ import org.apache.cassandra.config.DatabaseDescriptor;
  * dump FOLDER OUT              every mutation of the folder's segments as a line of JSON in OUT; a summary on stdout
  * each FOLDER                  a path per line on stdin, and on stdout a line of JSON with all that the reader delivers of that file, damaged or not
  * bench FOLDER PASSES          decode the folder's segments that often on one thread; a line of JSON per pass
+ * bench FOLDER                 the same, a pass for each line on stdin
  * </pre>
  *
  * FOLDER is where the schema is learnt from: all system_schema mutations in its segments, before anything else is done.
@@ -48,7 +49,7 @@ public final class Judge
         {
             case "dump" -> dump(segments, Path.of(arguments[2]));
             case "each" -> each();
-            case "bench" -> bench(segments, Integer.parseInt(arguments[2]));
+            case "bench" -> bench(segments, arguments.length > 2 ? Integer.parseInt(arguments[2]) : Integer.MAX_VALUE, arguments.length > 2);
             default -> throw new IllegalArgumentException(arguments[0]);
         }
         OUT.flush();
@@ -103,12 +104,13 @@ public final class Judge
         }
     }
 
-    private static void bench(List<Path> segments, int passes) throws Exception
+    private static void bench(List<Path> segments, int passes, boolean unasked) throws Exception
     {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         long bytes = 0;
         for (Path segment : segments)
             bytes += Files.size(segment);
-        for (int pass = 1; pass <= passes; pass++)
+        for (int pass = 1; pass <= passes && (unasked || in.readLine() != null); pass++)
         {
             Tally tally = new Tally();
             long begun = System.nanoTime();
@@ -116,6 +118,7 @@ public final class Judge
             for (Path segment : segments)
                 Reader.iterate(segment, tally);
             OUT.println(tally.report(pass, segments.size(), bytes, (System.nanoTime() - begun) / 1e9));
+            OUT.flush();
         }
     }
 }

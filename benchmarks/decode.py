@@ -1,0 +1,296 @@
+"""Segment files to Arrow cells against Cassandra's own CommitLogReader: `make bench-decode`, or `python -m benchmarks.decode [--json]`.
+
+Strategy: everything on one core, this process and the JVM alike, on the same files, in turns, so that what disturbs one disturbs the other.
+The first passes of both only warm them up. Java iterates over the cells and counts them; we read the file, scan it and fill record batches,
+which is more. Both must have seen the same numbers of mutations and cells, or there is no result. Each figure is that of the best pass.
+
+Memory, and the first call of a fresh process, are measured in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import data
+from tools.console import say
+from tools.errors import ToolError
+
+MEBIBYTE = 1 << 20
+SIZES = (8, 16, 32, 64)
+"""Sizes of segments, in MiB, for which memory is measured."""
+WARM_UP = 3
+AIMS = {"ratio": 3.0, "kernel": 600.0, "memory": 4.0, "first call": 1.0}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help=f"folder of segments (default: {data.FOLDER.name}, made if it is not there)")
+    parser.add_argument("--passes", type=int, default=12, help="measured passes over all segments (default: 12)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--child", choices=sorted(CHILDREN), help=argparse.SUPPRESS)
+    parser.add_argument("path", nargs="*", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        print(json.dumps(CHILDREN[options.child](*options.path)))
+        return 0
+    try:
+        paths = data.segments() if options.folder is None else sorted(options.folder.glob("CommitLog-*.log"))
+        figures = measure(paths, options.passes)
+    except ToolError as error:
+        say(str(error))
+        return 1
+    if options.json:
+        print(json.dumps(figures, indent=2))
+    else:
+        show(figures)
+    return 0
+
+
+def measure(paths: list[Path], passes: int) -> dict[str, Any]:
+    """All figures as one document: rates in MB/s (10^6 bytes of file) and per second, memory in bytes, times in s."""
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
+        schema = Path(temporary, "schema.json")
+        learn(paths, schema)
+        return {
+            "files": {"segments": len(paths), "bytes": sum(path.stat().st_size for path in paths)},
+            **race(paths, schema, passes),
+            "memory": [memory(paths, schema, size, Path(temporary)) for size in SIZES],
+            "first call": first_call(paths[-1], schema),
+        }
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------------------
+
+
+def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
+    """Passes of both in turns; the best of each."""
+    from tests.ring.judge import Judge
+
+    ours = Ours(paths, schema)
+    java: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    with Judge().passes(paths[0].parent) as java_pass:
+        for number in range(WARM_UP + passes):
+            print(f"  pass {number + 1} of {WARM_UP + passes}", file=sys.stderr)
+            java.append(java_pass())
+            found.append(ours.run())
+    best_java, best = (min(each[WARM_UP:], key=lambda one: one["seconds"]) for each in (java, found))
+    same = {name: (best[name], best_java[name]) for name in ("mutations", "cells")}
+    if any(mine != theirs for mine, theirs in same.values()):
+        raise ToolError(f"The two did not do the same work (ours, Java's): {same}")
+    kernel = min(each["scan"] + each["kernel"] for each in found)
+    return {
+        "cassandra": Judge().version,
+        "java": _rates(best_java, best_java["bytes"]),
+        "ours": _rates(best, best_java["bytes"]),
+        "ratio": best_java["seconds"] / best["seconds"],
+        "ratios": [theirs["seconds"] / mine["seconds"] for theirs, mine in zip(java, found, strict=True)][WARM_UP:],
+        "kernel": {"seconds": kernel, "mb_per_second": best_java["bytes"] / 1e6 / kernel},
+        "parts": {part: min(each[part] for each in found) for part in ("read", "scan", "kernel", "rest")},
+    }
+
+
+def _rates(one: dict[str, Any], size: int) -> dict[str, Any]:
+    counts = {name: one[name] for name in ("mutations", "cells")}
+    return {"seconds": one["seconds"], **counts, "mb_per_second": size / 1e6 / one["seconds"]} | {
+        f"{name}_per_second": count / one["seconds"] for name, count in counts.items()
+    }
+
+
+class Ours:
+    """Reads files, scans and decodes them; keeps the time that compiled code takes apart from the rest."""
+
+    def __init__(self, paths: list[Path], schema: Path) -> None:
+        from writetime.commitlog import cells_kernel
+
+        self.paths = paths
+        self.schema = schema_from(schema)
+        self.kernel = 0.0
+        compiled: Callable[..., Any] = cells_kernel.decode
+
+        def timed(arguments: Any) -> None:
+            begun = time.perf_counter()
+            compiled(arguments)
+            self.kernel += time.perf_counter() - begun
+
+        cells_kernel.decode = timed
+
+    def run(self) -> dict[str, Any]:
+        from writetime.commitlog.cells import decode_segment
+        from writetime.commitlog.files import mapped
+        from writetime.commitlog.segment import scan
+
+        self.kernel = read = walk = 0.0
+        mutations = cells = 0
+        begun = time.perf_counter()
+        for path in self.paths:
+            before = time.perf_counter()
+            content = mapped(path)
+            after = time.perf_counter()
+            scanned = scan(content, name=path.name)
+            read, walk = read + after - before, walk + time.perf_counter() - after
+            for chunk in decode_segment(scanned, self.schema, engine="numba"):
+                if chunk.failures:
+                    raise ToolError(f"{path.name}: {chunk.failures[0].error}")
+                cells += chunk.cells.num_rows
+            mutations += len(scanned.frames)
+        seconds = time.perf_counter() - begun
+        parts = {"read": read, "scan": walk, "kernel": self.kernel, "rest": seconds - read - walk - self.kernel}
+        return {"seconds": seconds, "mutations": mutations, "cells": cells, **parts}
+
+
+# --- memory and the first call ---------------------------------------------------------------------------------------------------
+
+
+def memory(paths: list[Path], schema: Path, size: int, folder: Path) -> dict[str, Any]:
+    """What a process takes beyond what it had before it read a segment of `size` MiB: with each chunk let go, and with all kept."""
+    path = folder / f"CommitLog-7-{size}.log"
+    path.write_bytes(segment_of(paths, size * MEBIBYTE, size))
+    kept, streamed = (_child(name, schema, path)["peak"] for name in ("kept", "streamed"))
+    return {"segment": path.stat().st_size, "streamed": streamed, "kept": kept}
+
+
+def segment_of(paths: list[Path], size: int, segment_id: int) -> bytes:
+    """A segment of about that size, of the mutations that the node wrote."""
+    from writetime.commitlog.encode import encode_segment
+
+    return encode_segment(segment_id, 7, list(_bodies(paths, size - 64 * 1024)), per_section=1000, size=size)
+
+
+def _bodies(paths: list[Path], size: int) -> Iterator[bytes]:
+    from writetime.commitlog.segment import scan
+
+    while True:
+        for path in paths:
+            scanned = scan(path.read_bytes(), name=path.name)
+            for frame in scanned.frames:
+                size -= frame.body_length + 12
+                if size < 0:
+                    return
+                yield scanned.body(frame)
+
+
+def first_call(path: Path, schema: Path) -> dict[str, Any]:
+    """Seconds of the first and the second call in a fresh process, imports and the loading of machine code included; best of five.
+
+    By the clock, and of the CPU: on a busy machine they differ.
+    """
+    runs = [_child("calls", schema, path) for _ in range(5)]
+    return min(runs, key=lambda run: run["first"] - run["second"])
+
+
+def _child(name: str, *paths: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.decode", "--child", name, *map(str, paths)]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def _decode_all(path: Path, schema: Any, *, keep: bool) -> list[Any]:
+    from writetime.commitlog.cells import decode_segment
+    from writetime.commitlog.files import mapped
+    from writetime.commitlog.segment import scan
+
+    chunks = decode_segment(scan(mapped(path), name=path.name), schema, engine="numba")
+    return list(chunks) if keep else [0 for _ in chunks]
+
+
+def _peak(schema: Path, path: Path, *, keep: bool) -> dict[str, Any]:
+    known = schema_from(schema)
+    from writetime.commitlog import cells_buffers, kernel
+
+    kernel.compile_ahead()
+    cells_buffers.compile_ahead()
+    before = _resident("VmRSS")
+    # From here on the peak counts anew.
+    Path("/proc/self/clear_refs").write_text("5")
+    _decode_all(path, known, keep=keep)
+    return {"peak": _resident("VmHWM") - before}
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
+
+
+def _calls(schema: Path, path: Path) -> dict[str, Any]:
+    known = schema_from(schema)
+    found = {}
+    for call in ("first", "second"):
+        begun, begun_cpu = time.perf_counter(), time.process_time()
+        _decode_all(path, known, keep=False)
+        found |= {call: time.perf_counter() - begun, f"{call} cpu": time.process_time() - begun_cpu}
+    return found
+
+
+CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
+    "kept": lambda schema, path: _peak(schema, path, keep=True),
+    "streamed": lambda schema, path: _peak(schema, path, keep=False),
+    "calls": _calls,
+}
+
+
+# --- schema ----------------------------------------------------------------------------------------------------------------------
+
+
+def learn(paths: list[Path], into: Path) -> None:
+    """What the segments teach, before any clock runs: Java learns in a first pass of its own, too."""
+    from writetime.commitlog.dump import learn as learn_from
+    from writetime.commitlog.segment import scan
+    from writetime.schema.learn import SchemaLearner
+
+    learner = SchemaLearner()
+    for path in paths:
+        learn_from(scan(path.read_bytes(), name=path.name), learner)
+    into.write_text(learner.to_json(), encoding="utf-8")
+
+
+def schema_from(path: Path) -> Any:
+    from writetime.schema.learn import SchemaLearner
+
+    return SchemaLearner.from_json(path.read_text(encoding="utf-8")).schema()
+
+
+# --- for people ------------------------------------------------------------------------------------------------------------------
+
+
+def show(figures: dict[str, Any]) -> None:
+    files, ours, java = figures["files"], figures["ours"], figures["java"]
+    table = Table(title=f"{files['segments']} segments, {files['bytes'] / 1e6:.0f} MB, one core, best pass")
+    for column in ("", "MB/s", "mutations/s", "cells/s"):
+        table.add_column(column, justify="right" if column else "left")
+    rows = ((f"Cassandra {figures['cassandra']} CommitLogReader", java), ("writetime, file to Arrow", ours))
+    for name, one in rows:
+        table.add_row(name, f"{one['mb_per_second']:.0f}", f"{one['mutations_per_second']:,.0f}", f"{one['cells_per_second']:,.0f}")
+    table.add_row("  of it compiled: scan and decode", f"{figures['kernel']['mb_per_second']:.0f}", "", "")
+    Console().print(table)
+    spread = sorted(figures["ratios"])
+    say(f"ratio {figures['ratio']:.2f} (aim: {AIMS['ratio']}); pass by pass {spread[0]:.2f} to {spread[-1]:.2f}")
+    say("time by part: " + ", ".join(f"{part} {seconds / ours['seconds']:.0%}" for part, seconds in figures["parts"].items()))
+    for one in figures["memory"]:
+        times = {name: one[name] / one["segment"] for name in ("streamed", "kept")}
+        say(
+            f"memory for {one['segment'] / MEBIBYTE:.0f} MiB: {times['streamed']:.1f} x with chunks let go,"
+            f" {times['kept']:.1f} x with all kept (aim: {AIMS['memory']:.0f})"
+        )
+    call = figures["first call"]
+    say(
+        f"fresh process: first call {call['first']:.2f} s ({call['first cpu']:.2f} s of the CPU), second {call['second']:.2f} s"
+        f" ({call['second cpu']:.2f} s) (aim: {AIMS['first call']} s apart)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
