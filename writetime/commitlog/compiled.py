@@ -20,7 +20,8 @@ from numba import types as numba_types
 from numba.extending import intrinsic as numba_intrinsic
 
 types: Any = numba_types
-config.CPU_NAME, config.CPU_FEATURES = os.environ["NUMBA_CPU_NAME"], os.environ["NUMBA_CPU_FEATURES"]
+for _name in ("CPU_NAME", "CPU_FEATURES"):
+    setattr(config, _name, os.environ[f"NUMBA_{_name}"])
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
