@@ -11,9 +11,11 @@ import pytest
 from shippers.schema_snapshot import take_snapshot
 from writetime.commitlog.dump import learn
 from writetime.commitlog.segment import scan
+from writetime.cql.types import wire_shape
 from writetime.schema.cql import schema_cql
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
+from writetime.schema.system import TABLES, system_table_id
 
 if TYPE_CHECKING:
     from tests.ring.node import Node
@@ -44,7 +46,7 @@ DROP TABLE taught.dropped;
 CREATE TABLE taught.off (k int PRIMARY KEY, v text) WITH cdc = true;
 ALTER TABLE taught.off WITH cdc = false;
 """
-TABLES = {"captured", "counts", "everything", "KeysOnly", "off"}
+NAMES = {"captured", "counts", "everything", "KeysOnly", "off"}
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +76,26 @@ def test_the_cql_makes_the_same_schema(cassandra_node: Node, schema: Schema) -> 
     session = cassandra_node.session()
     text = "\n\n".join(schema_cql(schema))
     ours = [statement for statement in statements(text) if re.search(r"\btaught\b", statement)]
-    assert len(ours) == 1 + 3 + len(TABLES)
+    assert len(ours) == 1 + 3 + len(NAMES)
     for statement in ours:
         session.execute(re.sub(r"\btaught\b", "taught_again", statement))
     snapshot = take_snapshot(session)
-    assert {row["table_name"] for row in rows(snapshot, "tables", "taught")} == TABLES
+    assert {row["table_name"] for row in rows(snapshot, "tables", "taught")} == NAMES
     for table in ("keyspaces", "tables", "columns", "types"):
         assert rows(snapshot, table, "taught_again") == rows(snapshot, table, "taught"), table
+
+
+def test_cassandras_own_tables_are_known_by_heart(cassandra_node: Node) -> None:
+    """Every column of every table that this version writes to its log, with a type that reads the same bytes."""
+    columns = "keyspace_name, table_name, column_name, kind, position, type"
+    own = cassandra_node.session().execute(
+        f"SELECT {columns} FROM system_schema.columns WHERE keyspace_name IN ('system', 'system_schema')"
+    )
+    asked = [tuple(row) for row in own]
+    assert len(asked) > 200
+    for keyspace, table, name, kind, position, type_text in asked:
+        known = TABLES[system_table_id(keyspace, table)].columns[name]
+        assert (known.kind, known.position, wire_shape(known.type)) == (kind, position, wire_shape(type_text)), f"{keyspace}.{table}.{name}"
 
 
 def statements(text: str) -> list[str]:
