@@ -11,4 +11,7 @@
 
 `segment` walks descriptor, sections and frames of a whole file; `kernel` is its compiled twin. Of all these only `keystore` opens a
 file: parsers take bytes and a position and return a value and the next position.
+
+The commands stand on top: `cli` has dump, verify and schema; `inputs` finds segments and `log` reads them; `select`, `dump`, `show`,
+`verify`, `tables` and `teach` say what is in them.
 """
