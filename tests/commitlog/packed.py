@@ -52,8 +52,8 @@ def encrypted(content: bytes, *, chunk: int = 100, key: bytes = KEY) -> bytes:
     return b"".join(encrypted_block(content[i : i + chunk], key=key) for i in range(0, len(content), chunk))
 
 
-def encrypted_block(content: bytes, *, key: bytes = KEY) -> bytes:
-    plain = struct.pack(">I", len(content)) + lz4(content)
+def encrypted_block(content: bytes, *, key: bytes = KEY, claim: int | None = None) -> bytes:
+    plain = struct.pack(">I", len(content) if claim is None else claim) + lz4(content)
     padder = padding.PKCS7(128).padder()
     encryptor = Cipher(algorithms.AES(key), modes.CBC(IV)).encryptor()
     ciphertext = encryptor.update(padder.update(plain) + padder.finalize()) + encryptor.finalize()

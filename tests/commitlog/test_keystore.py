@@ -23,17 +23,18 @@ KEY_PASSWORD = "key-Pass2"
 
 @dataclass(frozen=True)
 class Made:
-    """A keystore by keytool: three AES keys of 128, 192 and 256 bits, a private key with its certificate, and another certificate."""
+    """A keystore by keytool: a private key with its certificate, and AES keys, one of each size."""
 
     path: Path
     key_password: str | None
+    sizes: tuple[int, ...]
 
 
-KINDS = {
-    "PKCS12": ("PKCS12", [], None),
-    "PKCS12 as before Java 16": ("PKCS12", ["-J-Dkeystore.pkcs12.legacy"], None),
-    "JCEKS": ("JCEKS", [], None),
-    "JCEKS with passwords of keys": ("JCEKS", [], KEY_PASSWORD),
+KINDS: dict[str, tuple[str, list[str], str | None, tuple[int, ...]]] = {
+    "PKCS12": ("PKCS12", [], None, (128, 192, 256)),
+    "PKCS12 as before Java 16": ("PKCS12", ["-J-Dkeystore.pkcs12.legacy"], None, (128,)),
+    "JCEKS": ("JCEKS", [], None, (128, 256)),
+    "JCEKS with passwords of keys": ("JCEKS", [], KEY_PASSWORD, (128,)),
 }
 
 
@@ -42,13 +43,13 @@ def keytool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def make(path: Path, store_type: str, options: list[str], key_password: str | None) -> Made:
+def make(path: Path, store_type: str, options: list[str], key_password: str | None, sizes: tuple[int, ...]) -> Made:
     common = [*options, "-keystore", str(path), "-storetype", store_type, "-storepass", PASSWORD]
     own = ["-keypass", key_password] if key_password else []
     keytool("-genkeypair", "-alias", "node", "-keyalg", "EC", "-dname", "CN=node", *common, *own)
-    for bits in (128, 192, 256):
+    for bits in sizes:
         keytool("-genseckey", "-alias", f"Commit_Log_{bits}", "-keyalg", "AES", "-keysize", str(bits), *common, *own)
-    return Made(path, key_password)
+    return Made(path, key_password, sizes)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def exported(stores: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) 
         "    KeyStore s = KeyStore.getInstance(a[i + 1]);\n"
         "    s.load(new FileInputStream(a[i]), a[i + 2].toCharArray());\n"
         "    for (String alias : Collections.list(s.aliases())) { Key k = s.getKey(alias, a[i + 3].toCharArray());\n"
-        '      if (k instanceof javax.crypto.SecretKey)\n'
+        "      if (k instanceof javax.crypto.SecretKey)\n"
         '        System.out.println(a[i] + "|" + alias + "|" + HexFormat.of().formatHex(k.getEncoded()));\n'
         "  } } } }\n"
     )
@@ -87,7 +88,7 @@ def exported(stores: dict[str, Made], tmp_path_factory: pytest.TempPathFactory) 
 def test_keys_are_those_that_java_reads(kind: str, stores: dict[str, Made], exported: dict[str, bytes]) -> None:
     made = stores[kind]
     keys = Keystore.open(made.path, PASSWORD, made.key_password)
-    for bits in (128, 192, 256):
+    for bits in made.sizes:
         expected = exported[f"{made.path}|commit_log_{bits}"]
         assert len(expected) == bits // 8
         assert keys.secret(f"commit_log_{bits}") == expected
@@ -167,7 +168,7 @@ def test_passwords_come_from_the_environment(stores: dict[str, Made], monkeypatc
         Keystore.from_environment(path)
     monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", PASSWORD)
     monkeypatch.setenv("WRITETIME_KEYSTORE_KEY_PASSWORD", KEY_PASSWORD)
-    assert len(Keystore.from_environment(path).secret("commit_log_256")) == 32
+    assert len(Keystore.from_environment(path).secret("commit_log_128")) == 16
 
 
 def test_nothing_secret_shows(stores: dict[str, Made]) -> None:

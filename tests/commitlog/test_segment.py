@@ -290,6 +290,16 @@ def test_a_promise_that_is_not_kept_is_a_torn_tail(engine: Engine) -> None:
     assert (problem.position, problem.size) == (len(SEGMENT), 100)
 
 
+@pytest.mark.parametrize("next_pos", [1 << 24, (1 << 24) - 1, (1 << 24) + 90, 2000])
+def test_a_marker_is_found_wherever_it_points(next_pos: int) -> None:
+    """Its first byte is zero in small files only."""
+    seed, length = sections.id_crc(7), (1 << 24) + 100
+    buf = bytes(1000) + sections.encode_marker(seed, 1000, next_pos) + bytes(length - 1008)
+    assert sections.find_marker(buf, 990, 1008, length, seed) == 1000
+    assert sections.find_marker(buf, 1001, 1100, length, seed) == -1
+    assert sections.find_marker(buf, 990, 1008, next_pos - 1, seed) == -1
+
+
 def test_peek() -> None:
     body = encode_mutation(insert(7), SCHEMA)
     assert peek(body) == (1, RANGES_TABLE.id, b"\0\0\0\x07")

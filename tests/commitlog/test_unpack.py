@@ -387,9 +387,10 @@ BOMBS = {
 }
 
 
+@pytest.mark.parametrize("claim", [HUGE, 1_000_000])
 @pytest.mark.parametrize("packing", BOMBS)
-def test_a_length_is_not_believed_because_it_stands_there(packing: str) -> None:
-    packed = lying(packing, BOMBS[packing], HUGE)
+def test_a_length_is_not_believed_because_it_stands_there(packing: str, claim: int) -> None:
+    packed = lying(packing, BOMBS[packing], claim)
     tracemalloc.start()
     try:
         found = scan(packed.file, engine="python", keys=KEYS)
@@ -517,6 +518,15 @@ def test_keys_of_every_size(bits: int) -> None:
     file = header + sections.encode_marker(sections.id_crc(ID), len(header), len(header) + 8 + len(block)) + block
     found = scan(file, keys=Keystore("k", {ALIAS.upper(): lambda: key}))
     assert [found.body(frame) for frame in found.frames] == [b"a mutation of some kind"]
+
+
+def test_lengths_in_an_encrypted_block_have_to_agree() -> None:
+    content = frames.encode_frame(b"a mutation of some kind")
+    sound = lying("encrypted", encrypted_block(content), len(content))
+    damaged = lying("encrypted", encrypted_block(content, claim=len(content) + 1), len(content))
+    assert len(scan(sound.file, keys=KEYS).frames) == 3
+    found = scan(damaged.file, keys=KEYS)
+    assert (len(found.frames), [problem.kind for problem in found.problems]) == (2, ["corrupt_section"])
 
 
 def test_an_empty_encrypted_segment_needs_its_key_too() -> None:
