@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.commitlog.examples import (
 )
 from tests.commitlog.test_encode import deletions, rows, updates
 from tests.commitlog.test_mutation import CLUSTERINGS, DELETION_TIMES, REAL, ROWS, WRONG
+from tests.ring.recording import Recording
 from writetime.commitlog import cells_buffers
 from writetime.commitlog.cells import (
     CELLS,
@@ -43,16 +45,20 @@ from writetime.commitlog.cells import (
     Dictionaries,
     chunks,
     decode,
+    decode_segment,
     flatten,
     name_bytes,
     unflatten,
 )
-from writetime.commitlog.encode import encode_mutation
+from writetime.commitlog.dump import learn
+from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.files import mapped
 from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import Engine, Frame
+from writetime.commitlog.segment import Engine, Frame, scan
 from writetime.commitlog.vint import write_unsigned
 from writetime.errors import CorruptFrame, MalformedMutation, UnknownColumn, UnknownTable, WritetimeError
 from writetime.model import NO_TIMESTAMP, Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
+from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Schema, Table
 
 ENGINES: tuple[Engine, ...] = ("python", "numba")
@@ -261,18 +267,17 @@ def test_nothing_behind_the_output_is_written(monkeypatch: pytest.MonkeyPatch) -
 def test_flipped_bytes(body: bytes) -> None:
     changed = []
     for position in range(len(body)):
-        for mask in (0x01, 0x02, 0x08, 0x40, 0x80, 0xFF):
+        for mask in (0x01, 0x08, 0x40, 0x80, 0xFF):
             copy = bytearray(body)
             copy[position] ^= mask
             changed.append(bytes(copy))
-    for version in (7, 8):
-        both(changed, version=version)
+    both(changed, version=8)
 
 
 # --- what hypothesis finds -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(updates(), min_size=1, max_size=3), max_size=4), st.sampled_from([6, 7, 8]), st.integers(1, 600))
 def test_any_updates(found: list[list[PartitionUpdate]], version: int, chunk_bytes: int) -> None:
     bodies = [encode_mutation(Mutation(tuple(item)), SCHEMA) for item in found]
@@ -282,7 +287,7 @@ def test_any_updates(found: list[list[PartitionUpdate]], version: int, chunk_byt
 damage = st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=9)), min_size=1, max_size=3)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(updates(), st.lists(damage, min_size=1, max_size=6), st.sampled_from([7, 8]))
 def test_any_damage(update: PartitionUpdate, damages: list[list[tuple[int, bytes]]], version: int) -> None:
     body = encode_mutation(Mutation((update,)), SCHEMA)
@@ -336,7 +341,7 @@ def any_mutations(draw: st.DrawFn) -> tuple[Schema, Mutation]:
     return Schema(tables={table.id: table, TTL_TABLE.id: TTL_TABLE}), Mutation((update,))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(any_mutations())
 def test_any_table(given_: tuple[Schema, Mutation]) -> None:
     schema, mutation = given_
@@ -349,6 +354,23 @@ def test_any_table(given_: tuple[Schema, Mutation]) -> None:
 def test_flatten_and_back(found: list[PartitionUpdate]) -> None:
     pairs = [(i, Mutation((update, update))) for i, update in enumerate(found)]
     assert unflatten(flatten(pairs, Dictionaries.of(SCHEMA))) == pairs
+
+
+def test_the_recorded_ring(tmp_path: Path) -> None:
+    """All that a node of the recording wrote, system tables and schema changes included."""
+    recording = Recording.open()
+    folder = recording.stage(tmp_path)[recording.nodes[0].host_id]
+    scans = [scan(path.read_bytes(), name=path.name) for path in sorted(folder.glob("*.log"))]
+    learner = SchemaLearner()
+    for scanned in scans:
+        learn(scanned, learner)
+    seen: Counter[str] = Counter()
+    for scanned in scans:
+        for chunk in both_of(scanned.image, scanned.frames, learner.schema(), version=7, chunk_bytes=100_000):
+            seen += Counter(dict(zip(("updates", "rows", "cells", "complex", "ranges"), (b.num_rows for b in batches(chunk)), strict=True)))
+    assert min(seen.values()) > 0
+    assert len(seen) == 5
+    assert seen["cells"] > 5_000
 
 
 # --- schema ----------------------------------------------------------------------------------------------------------------------
@@ -435,6 +457,34 @@ def test_a_chunk_is_complete_in_itself(chunk_bytes: int) -> None:
     bodies = [body for _, body in BODIES] * 3
     decoded = both(bodies, chunk_bytes=chunk_bytes)
     assert len(decoded) == len(list(chunks([len(body) for body in bodies], chunk_bytes)))
+
+
+def test_a_segment_file(tmp_path: Path) -> None:
+    path = tmp_path / "CommitLog-7-5.log"
+    path.write_bytes(encode_segment(5, 7, [EVERYTHING, body_of(TTL_FRAME)] * 40, per_section=7, size=30_000))
+    scanned = scan(mapped(path), name=path.name)
+    assert len(scanned.frames) == 80
+    for engine in ENGINES:
+        decoded = list(decode_segment(scanned, SCHEMA, engine=engine, chunk_bytes=1000))
+        assert len(decoded) > 10
+        assert sum(chunk.updates.num_rows for chunk in decoded) == 120
+    (tmp_path / "empty").touch()
+    assert mapped(tmp_path / "empty") == b""
+
+
+def test_frames_of_a_scan_are_made_when_asked_for() -> None:
+    content = encode_segment(5, 7, [EVERYTHING] * 5)
+    lazy, made = (scan(content, engine=engine).frames for engine in ("numba", "python"))
+    assert lazy == made
+    assert made == lazy
+    assert (lazy[0], lazy[-1], len(lazy), list(lazy)) == (made[0], made[-1], 5, made)
+    assert lazy[1:4:2] == made[1:4:2]
+    assert lazy != made[1:]
+    for part in (slice(1, 4), slice(None, None, -2)):
+        (chunk,) = decode(content, lazy[part], SCHEMA, version=7, engine="numba")
+        assert chunk.updates.column("position").to_pylist()[::2] == [frame.position for frame in made[part]]
+    with pytest.raises(IndexError):
+        lazy[5]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

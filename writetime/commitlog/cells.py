@@ -18,14 +18,14 @@ local deletion time or expiry that is null is none. This module does not know ho
 from __future__ import annotations
 
 import importlib.util
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from writetime.commitlog.mutation import column_name, decode_mutation
@@ -34,8 +34,8 @@ from writetime.errors import CorruptFrame, WritetimeError
 from writetime.model import NO_DELETION_TIME, NO_TTL, Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import Column, DroppedColumn, Schema
 
-CHUNK_BYTES: Final = 4 << 20
-"""Bytes of bodies that are decoded at once. A larger mutation is a chunk of its own."""
+CHUNK_BYTES: Final = 2 << 20
+"""Bytes of bodies that are decoded at once; a larger mutation is a chunk of its own. With more, memory is not kept warm."""
 
 TABLE_ID: Final = pa.dictionary(pa.int32(), pa.binary(16))
 COLUMN: Final = pa.dictionary(pa.int32(), pa.binary())
@@ -165,14 +165,14 @@ def decode_segment(scanned: Scan, schema: Schema, *, engine: Engine = "auto", ch
     return decode(scanned.image, scanned.frames, schema, version=version, engine=engine, chunk_bytes=chunk_bytes)
 
 
-def chunks(lengths: Sequence[int], chunk_bytes: int) -> Iterator[tuple[int, int]]:
+def chunks(lengths: Sequence[int] | Any, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of frames whose bodies have at most `chunk_bytes` together; or one frame."""
-    ends = list(accumulate(lengths))
+    ends = np.cumsum(np.asarray(lengths, np.int64))
     first = before = 0
     while first < len(ends):
-        last = max(first + 1, bisect_right(ends, before + chunk_bytes))
+        last = max(first + 1, int(np.searchsorted(ends, before + chunk_bytes, side="right")))
         yield first, last
-        first, before = last, ends[last - 1]
+        first, before = last, int(ends[last - 1])
 
 
 def outside(position: int, size: int) -> CorruptFrame:

@@ -30,7 +30,7 @@ from writetime.commitlog.cells import (
     outside,
 )
 from writetime.commitlog.cells import chunks as chunks_of
-from writetime.commitlog.cells_kernel import Cells, Chunk, ComplexDeletions, Lists, Output, Ranges, Rows, Scratch, Tables, Updates
+from writetime.commitlog.cells_kernel import Cells, ComplexDeletions, Lists, Output, Ranges, Rows, Scratch, Tables, Updates
 from writetime.commitlog.compiled import Bytes, Int32s, Ints
 from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.kernel import Frames
@@ -111,7 +111,7 @@ _LEAST_ROOM = 64
 def decode(image: bytes, frames: Places, schema: Schema, *, version: int, chunk_bytes: int) -> Iterator[Decoded]:
     """As `cells.decode`."""
     decoder = _Decoder(image, frames, schema, version)
-    for first, last in chunks_of(frames.length.tolist(), chunk_bytes):
+    for first, last in chunks_of(frames.length, chunk_bytes):
         yield decoder.chunk(first, last)
 
 
@@ -125,6 +125,8 @@ class _Decoder:
         self.dictionaries = Dictionaries.of(schema)
         self.tables = tables_of(schema, self.dictionaries)
         self.scratch = _scratch(self.tables, unsigned=version >= mutation.UNSIGNED_TIMES_VERSION)
+        # The first part of a `Chunk`, the same for all of them.
+        self.words = words((self.tables, self.scratch, self.buf))
         self.room = dict.fromkeys(_COUNTED, _LEAST_ROOM)
 
     def chunk(self, first: int, last: int) -> Decoded:
@@ -137,8 +139,7 @@ class _Decoder:
             n = np.zeros(kernel.COUNTERS, np.int64)
             n[kernel.LACKING] = -1
             self.scratch.last_seen[:] = 0
-            chunk = Chunk(self.buf, last - first, *place, failed, self.tables, self.scratch, out, n)
-            kernel.decode(words(chunk))
+            kernel.decode(np.concatenate((self.words, words((last - first, *place, failed, n, out)))))
             if n[kernel.LACKING] < 0:
                 break
             self.room[int(n[kernel.LACKING])] *= 2
@@ -269,16 +270,23 @@ def _batches(out: Output, n: list[int], codes: Dictionaries) -> tuple[Any, ...]:
         _times(x.time, n_x),
     )
     ranges = (
-        _numbers(pa.int32(), g.update, n_g),
-        _lists(g.start, n_g, n[kernel.START], n[kernel.START_BYTES]),
-        _booleans(g.flags[:n_g] & kernel.START_INCLUSIVE),
-        _lists(g.end, n_g, n[kernel.END], n[kernel.END_BYTES]),
-        _booleans(g.flags[:n_g] & kernel.END_INCLUSIVE),
-        _numbers(pa.int64(), g.timestamp, n_g),
-        _times(g.time, n_g),
+        _NO_RANGES
+        if n_g == 0
+        else (
+            _numbers(pa.int32(), g.update, n_g),
+            _lists(g.start, n_g, n[kernel.START], n[kernel.START_BYTES]),
+            _booleans(g.flags[:n_g] & kernel.START_INCLUSIVE),
+            _lists(g.end, n_g, n[kernel.END], n[kernel.END_BYTES]),
+            _booleans(g.flags[:n_g] & kernel.END_INCLUSIVE),
+            _numbers(pa.int64(), g.timestamp, n_g),
+            _times(g.time, n_g),
+        )
     )
     found = ((UPDATES, updates), (ROWS, rows), (CELLS, cells), (COMPLEX_DELETIONS, complex_deletions), (RANGES, ranges))
     return tuple(pa.RecordBatch.from_arrays(list(arrays), schema=schema) for schema, arrays in found)
+
+
+_NO_RANGES = tuple(pa.array([], field.type) for field in RANGES)
 
 
 def _bits(flags: Any) -> Any:

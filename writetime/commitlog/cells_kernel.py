@@ -129,16 +129,16 @@ class Output(NamedTuple):
 class Chunk(NamedTuple):
     """All that `decode` works with: bodies by frame position, offset in `buf` and length; which of them failed; counters `n`."""
 
+    tables: Tables
+    scratch: Scratch
     buf: Bytes
     size: int
     position: Ints
     offset: Ints
     length: Ints
     failed: Bytes
-    tables: Tables
-    scratch: Scratch
-    out: Output
     n: Ints
+    out: Output
 
 
 _chunk = reader(Chunk)

@@ -2,7 +2,7 @@
 
 Strategy: numba counts references to every array that it takes out of a tuple, which costs more than what a decoder does with it; a pointer
 is free. So a NamedTuple says what there is, by its annotations (`Bytes`, `Int32s`, `Ints`, `Words`, `int`, or another such NamedTuple):
-`words` lays out one of them for the call, and inside `reader(…)` gives it back, with a pointer wherever there was an array.
+`words` lays out one of them, or a part, for the call, and inside `reader(…)` gives it back, with a pointer wherever there was an array.
 
 Pointers know no length: whoever indexes one has checked before. The arrays must live as long as the call.
 """
@@ -26,16 +26,20 @@ _KINDS: dict[Any, Any] = {
 
 
 def words(arguments: Any) -> Ints:
-    """Addresses of arrays and numbers of a NamedTuple, one after the other."""
-    return np.array(list(_flat(arguments)), np.int64)
+    """Addresses of arrays and numbers of a (named) tuple, one after the other."""
+    flat: list[int] = []
+    _flatten(arguments, flat)
+    return np.array(flat, np.int64)
 
 
-def _flat(value: Any) -> Iterator[int]:
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value.__array_interface__["data"][0] if isinstance(value, np.ndarray) else value
+def _flatten(value: Any, into: list[int]) -> None:
+    for item in value:
+        if isinstance(item, np.ndarray):
+            into.append(item.__array_interface__["data"][0])
+        elif isinstance(item, tuple):
+            _flatten(item, into)
+        else:
+            into.append(item)
 
 
 def reader(shape: Any) -> Any:
