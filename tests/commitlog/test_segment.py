@@ -163,6 +163,18 @@ DAMAGE: list[tuple[str, bytes, list[int], list[tuple[str, int, int]]]] = [
         [("corrupt_section", MARKERS[2], 8)],
     ),
     (
+        "the last marker points into a frame",
+        overwrite(PADDED, MARKERS[2], struct.pack(">I", STARTS[5] + 7)),
+        [0, 1, 2, 3, 4, 5],
+        [("corrupt_section", MARKERS[2], 8)],
+    ),
+    (
+        "the last marker points into a frame that is damaged too",
+        flip(overwrite(PADDED, MARKERS[2], struct.pack(">I", STARTS[5] + 7)), STARTS[5] + 20),
+        [0, 1, 2, 3, 4],
+        [("corrupt_section", STARTS[5], 7), ("corrupt_section", STARTS[5] + 7, len(SEGMENT) - STARTS[5] - 7)],
+    ),
+    (
         "two frames of two sections",
         flip(flip(PADDED, STARTS[0] + 20), STARTS[5] + 20),
         [1, 2, 3, 4],

@@ -261,6 +261,9 @@ def _section(
     if length < following <= len(buf):
         return stop, True
     again = end if inside and _is_marker(buf, length, seed, end) else _find_marker(buf, stop, data_end, length, seed)
+    if again < 0 and check == _OVERRUN and _check_frame(buf, stop, length, clmul)[0] == _OK:
+        inside = False
+        stop, _ = _frames(buf, stop, length, found, problems, counts, clmul)
     if again < 0 and not inside:
         last = max(data_end, stop)
         if following > length:

@@ -303,6 +303,10 @@ class _Walker:
             return stop, True
         trusted = inside and sections.is_marker(self.buf, self.length, self.seed, end)
         again = end if trusted else self._find_marker(stop)
+        if again < 0 and check is FrameCheck.OVERRUN and check_frame(self.buf, stop, self.length)[0] is FrameCheck.OK:
+            # A frame that is whole reaches past the end of the last section: it is the pointer that is wrong.
+            inside = False
+            stop, _ = self._frames(stop, self.length)
         if again < 0 and not inside:
             return self._no_more_sections(pos, next_pos, stop)
         if again < 0:
