@@ -183,3 +183,25 @@ def test_json_that_is_no_value(name: str, document: Any) -> None:
     kind = kind_of(name)
     with pytest.raises(DecodeError):
         kind.encode(from_json_value(kind, document))
+
+
+@pytest.mark.parametrize("text", ["map<text, int>", "map<uuid, int>"])
+def test_a_null_key_is_refused_where_keys_are_text(text: str) -> None:
+    for way in (to_arrow_value, to_avro_value, to_json_value):
+        with pytest.raises(DecodeError, match="key"):
+            way(kind_of(text), [(None, 1)])
+
+
+def test_keys_that_would_become_one_are_refused() -> None:
+    """As a tuple's part, a zero-length int is null in Arrow and Avro; JSON tells the two apart."""
+    kind = kind_of("frozen<map<frozen<tuple<int, varint>>, int>>")
+    keys = [((None, 10**5000), 1), ((EMPTY, 10**5000), 2)]
+    for way in (to_arrow_value, to_avro_value):
+        with pytest.raises(DecodeError, match="would be one"):
+            way(kind, keys)
+        way(kind, keys[:1] * 2)
+    assert through_json(kind, keys) == keys
+    scaled = [(Decimal("1.0"), 1), (Decimal("1.00"), 2)]
+    with pytest.raises(DecodeError, match="would be one"):
+        to_arrow_value(kind_of("map<decimal, int>"), scaled, Options(decimal=(5, 2)))
+    assert through_avro(kind_of("map<decimal, int>"), scaled) == scaled

@@ -236,6 +236,8 @@ def test_counters_are_sums_and_cannot_be_written() -> None:
     shards = UUID_4.bytes + struct.pack(">qq", 1, 92) + UUID_1.bytes + struct.pack(">qq", 1, -2)
     assert NATIVE["counter"].decode(b"\0\2\x80\0\x80\1" + shards) == 90
     assert NATIVE["counter"].decode(b"\0\0" + shards) == 90
+    most = b"\0" * 24 + b"\x7f" + b"\xff" * 7
+    assert NATIVE["counter"].decode(b"\0\0" + most + most) == -2, "as Java's long"
     with pytest.raises(MalformedMutation):
         NATIVE["counter"].encode(90)
 
@@ -256,6 +258,7 @@ def test_counters_are_sums_and_cannot_be_written() -> None:
         ("date", "00"),
         ("empty", "00"),
         ("counter", "00018000ff"),
+        ("counter", "000580000000"),
         ("frozen<list<int>>", "00000002000000040000"),
         ("frozen<list<int>>", "7fffffff"),
         ("frozen<list<int>>", "ffffffff"),

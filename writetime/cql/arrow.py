@@ -16,7 +16,16 @@ from writetime.cql.mapping import LOSSLESS, TABLE, Options
 from writetime.cql.names import to_column
 from writetime.cql.native import EMPTY, Duration
 from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
-from writetime.cql.values import checked_duration, fields_of, put_together, taken_apart, to_digits, to_text
+from writetime.cql.values import (
+    checked_duration,
+    fields_of,
+    has_text_keys,
+    put_together,
+    refuse_merged_keys,
+    taken_apart,
+    to_digits,
+    to_text,
+)
 from writetime.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -62,8 +71,8 @@ def to_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> An
     """The value as pyarrow takes it for `arrow_type(kind)`: timestamps as int µs, dates as int days, maps as pairs, structs as dicts.
 
     A zero-length value is "" where that is text or bytes, else null. Raises DecodeError for what Arrow cannot hold: a timestamp beyond
-    64 bits of microseconds, a duration beyond its fields, a number beyond its digits, a map with a key that would be null. Whatever is
-    returned, pyarrow takes.
+    64 bits of microseconds, a duration beyond its fields, a number beyond its digits, a map with a key that would be null, or with keys
+    that would become one. Whatever is returned, pyarrow takes.
     """
     if value is None:
         return None
@@ -75,9 +84,16 @@ def to_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> An
     if value is EMPTY:
         return None
     out = taken_apart(kind, value, partial(to_arrow_value, options=options), to_column)
-    if isinstance(kind, CollectionType) and kind.kind == "map" and any(key is None for key, _ in out):
-        raise DecodeError(f"an empty key in a {kind}", operation="convert a value to Arrow")
+    if isinstance(kind, CollectionType) and kind.kind == "map":
+        _check_keys(kind, value, out)
     return out
+
+
+def _check_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]]) -> None:
+    if any(key is None for key, _ in out):
+        raise DecodeError(f"an empty key in a {kind}", operation="convert a value to Arrow")
+    if not has_text_keys(kind):
+        refuse_merged_keys(kind, value, out, "convert a value to Arrow")
 
 
 def from_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any:

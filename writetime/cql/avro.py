@@ -27,7 +27,17 @@ from writetime.cql.mapping import LOSSLESS, TABLE, Options
 from writetime.cql.names import to_avro
 from writetime.cql.native import EMPTY, Duration
 from writetime.cql.types import CollectionType, CqlType, CustomType, NativeType, TupleType, Types, UdtType, VectorType, parse_type
-from writetime.cql.values import checked_duration, fields_of, has_text_keys, put_together, taken_apart, to_digits, to_text
+from writetime.cql.values import (
+    checked_duration,
+    fields_of,
+    has_text_keys,
+    put_together,
+    refuse_merged_keys,
+    taken_apart,
+    text_keyed,
+    to_digits,
+    to_text,
+)
 from writetime.errors import DecodeError
 from writetime.schema.model import Column, Table
 
@@ -148,7 +158,7 @@ def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any
     """The value as fastavro takes it for `avro_type(kind)`: timestamps as int ms, dates as int days, records as dicts.
 
     A zero-length value is "" where that is text or bytes, else null. DecodeError for a duration or a number beyond its field, a time that
-    is none of a day under `time="micros"`, and a map that has a text key twice.
+    is none of a day under `time="micros"`, and a map that has a text key twice or null, or keys that would become one.
     """
     if value is None:
         return None
@@ -159,12 +169,10 @@ def to_avro_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> Any
     out = taken_apart(kind, value, partial(to_avro_value, options=options), to_avro)
     if not isinstance(kind, CollectionType) or kind.kind != "map":
         return out
-    if not has_text_keys(kind):
-        return [{"key": key, "value": element} for key, element in out]
-    entries = {"" if key is None else key: element for key, element in out}
-    if len(entries) < len(out):
-        raise DecodeError(f"a key twice in a {kind}", operation="convert a value to Avro")
-    return entries
+    if has_text_keys(kind):
+        return text_keyed(kind, value, out, "convert a value to Avro")
+    refuse_merged_keys(kind, value, out, "convert a value to Avro")
+    return [{"key": key, "value": element} for key, element in out]
 
 
 def from_avro_value(kind: CqlType, datum: Any, options: Options = LOSSLESS) -> Any:

@@ -8,7 +8,6 @@ What JSON numbers or text cannot hold exactly is text: decimals and varints thei
 from __future__ import annotations
 
 import base64
-import math
 import struct
 from collections.abc import Callable
 from decimal import Decimal
@@ -23,16 +22,19 @@ from writetime.cql.values import (
     integer_text,
     iso_date,
     iso_timestamp,
+    json_float,
+    json_real,
     milliseconds_of,
     put_together,
     taken_apart,
+    text_keyed,
     to_base64,
 )
 from writetime.errors import DecodeError
 
 
 def to_json_value(kind: CqlType, value: Any) -> Any:
-    """The value as `json.dumps` takes it, exact. DecodeError for a map that has a text key twice."""
+    """The value as `json.dumps` takes it, exact. DecodeError for a map that has a text key twice, or null."""
     if value is None:
         return None
     if value is EMPTY:
@@ -47,9 +49,7 @@ def to_json_value(kind: CqlType, value: Any) -> Any:
         return out
     if not has_text_keys(kind):
         return [{"key": key, "value": element} for key, element in out]
-    if len(dict(out)) < len(out):
-        raise DecodeError(f"a key twice in a {kind}", operation="convert a value to JSON")
-    return dict(out)
+    return text_keyed(kind, value, out, "convert a value to JSON")
 
 
 def from_json_value(kind: CqlType, value: Any) -> Any:
@@ -77,20 +77,6 @@ def _from_json(kind: CqlType, value: Any) -> Any:
     return put_together(kind, value, _from_json)
 
 
-def _real(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _float32(value: float) -> float | str:
-    """The shortest decimal that is this 32-bit float: 0.1, not 0.10000000149011612."""
-    if not math.isfinite(value):
-        return _real(value)
-    packed = struct.pack(">f", value)
-    return next(short for digits in range(6, 18) if struct.pack(">f", short := float(f"{value:.{digits}g}")) == packed)
-
-
 def _from_float32(value: float | str) -> float:
     single: float = struct.unpack(">f", struct.pack(">f", float(value)))[0]
     return single
@@ -98,8 +84,8 @@ def _from_float32(value: float | str) -> float:
 
 _TO_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "blob": to_base64,
-    "float": _float32,
-    "double": _real,
+    "float": json_float,
+    "double": json_real,
     "timestamp": iso_timestamp,
     "date": iso_date,
     "varint": integer_text,

@@ -200,12 +200,14 @@ def _duration_bytes(value: Duration) -> bytes:
 
 
 def _counter(data: bytes) -> int:
-    """Sum of the counts of all shards of a counter context (db/context/CounterContext): header entries, then 32-byte shards."""
+    """Sum of the counts of all shards of a counter context (CounterContext.total): header entries, then 32-byte shards."""
     (entries,) = struct.unpack_from(">h", data)
-    shards = data[2 + 2 * abs(entries) :]
-    if len(shards) % 32:
+    start = 2 + 2 * abs(entries)
+    if start > len(data) or (len(data) - start) % 32:
         raise ValueError("a counter's shards are 32 bytes each")
-    return sum(struct.unpack_from(">q", shards, start + 24)[0] for start in range(0, len(shards), 32))
+    total: int = sum(struct.unpack_from(">q", data, shard + 24)[0] for shard in range(start, len(data), 32))
+    # Java's long: beyond 64 bits it begins again at the other end.
+    return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _counter_bytes(value: int) -> bytes:

@@ -6,7 +6,9 @@ This module knows no form but Python's, and names fields as it is told to.
 from __future__ import annotations
 
 import base64
+import math
 import re
+import struct
 from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final
@@ -61,6 +63,23 @@ def put_together(kind: CqlType, value: Any, convert: Convert, named: Named = str
     return taken_apart(kind, value, convert)
 
 
+def text_keyed(kind: CqlType, value: Any, out: list[tuple[Any, Any]], operation: str) -> dict[str, Any]:
+    """A map with text keys as a dict: `out` is its `value`, converted; a zero-length key is "". DecodeError for a key twice or null."""
+    if any(key is None for key, _ in value):
+        raise DecodeError(f"a null key in a {kind}", operation=operation)
+    entries = {"" if key is None else key: element for key, element in out}
+    if len(entries) < len(out):
+        raise DecodeError(f"a key twice in a {kind}", operation=operation)
+    return entries
+
+
+def refuse_merged_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]], operation: str) -> None:
+    """DecodeError if keys of `value` that differ are one in `out`, which is it, converted: the tuples (null) and (empty), say."""
+    before = {None if key is None else kind.elements[0].encode(key) for key, _ in value}
+    if len({repr(key) for key, _ in out}) < len(before):
+        raise DecodeError(f"keys of a {kind} that differ would be one", operation=operation)
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -90,6 +109,21 @@ def checked_duration(value: Duration) -> Duration:
     if any(not -(2**31) <= part < 2**31 for part in (value.months, value.days)):
         raise DecodeError(f"a duration of {value.months} months and {value.days} days", operation="convert a value")
     return value
+
+
+def json_real(value: float) -> float | str:
+    """A float as JSON has it: NaN and infinities by their names."""
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def json_float(value: float) -> float | str:
+    """As `json_real`, with the shortest decimal that is this 32-bit float: 0.1, not 0.10000000149011612."""
+    if not math.isfinite(value):
+        return json_real(value)
+    packed = struct.pack(">f", value)
+    return next(short for digits in range(6, 18) if struct.pack(">f", short := float(f"{value:.{digits}g}")) == packed)
 
 
 def to_base64(value: bytes) -> str:
