@@ -277,7 +277,8 @@ def show(figures: dict[str, Any]) -> None:
     table.add_row("  of it compiled: scan and decode", f"{figures['kernel']['mb_per_second']:.0f}", "", "")
     Console().print(table)
     spread = sorted(figures["ratios"])
-    say(f"ratio {figures['ratio']:.2f} (aim: {AIMS['ratio']}); pass by pass {spread[0]:.2f} to {spread[-1]:.2f}")
+    middle = spread[len(spread) // 2]
+    say(f"ratio {figures['ratio']:.2f} (aim: {AIMS['ratio']}); pass by pass {spread[0]:.2f} to {spread[-1]:.2f}, median {middle:.2f}")
     say("time by part: " + ", ".join(f"{part} {seconds / ours['seconds']:.0%}" for part, seconds in figures["parts"].items()))
     for one in figures["memory"]:
         times = {name: one[name] / one["segment"] for name in ("streamed", "kept")}

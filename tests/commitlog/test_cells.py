@@ -210,6 +210,42 @@ def test_every_cut_is_noticed_with_the_rest_in_sight(body: bytes) -> None:
     assert "left over" in str(chunk.failures[0].error)
 
 
+def wide_body(total: int, subset: bytes, cells: int) -> bytes:
+    """A row of WIDE_TABLE with a header of its first `total` columns, and so many cells."""
+    header = write_unsigned(total) + b"".join(b"\3" + f"v{i:02d}".encode() for i in range(total))
+    clustering = write_unsigned((1 << 64) - 1) + write_unsigned((1 << 16) - 1)
+    return (
+        b"\1" + WIDE_TABLE.id.bytes + bytes.fromhex("01 6b 10 00 00 00") + header + b"\1\0" + clustering + subset + bytes(6) * cells + b"\1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "subset", "cells", "good"),
+    [
+        (80, write_unsigned(0), 80, True),
+        (80, write_unsigned(41) + bytes(range(39)), 39, True),
+        (80, write_unsigned(40) + bytes(range(40)), 40, True),
+        (80, write_unsigned(41) + bytes(39), 1, True),  # an index that comes again counts once
+        (80, write_unsigned(3) + bytes((79, 0, 5)), 77, True),
+        (80, write_unsigned(80), 0, True),
+        (80, write_unsigned(81), 80, False),
+        (80, write_unsigned(-1), 80, False),
+        (80, write_unsigned(-(2**63)), 80, False),
+        (80, write_unsigned(1) + write_unsigned(80), 79, False),
+        (80, write_unsigned(1) + write_unsigned(-1), 79, False),
+        (80, write_unsigned(79) + write_unsigned(80), 1, False),
+        (64, write_unsigned(1) + b"\0", 63, True),
+        (63, write_unsigned(1), 62, True),
+        (63, write_unsigned((1 << 63) - 1), 0, True),
+        (63, write_unsigned(1 << 63), 63, False),
+        (63, write_unsigned(-1), 63, False),
+    ],
+)
+def test_column_subsets(total: int, subset: bytes, cells: int, good: bool) -> None:
+    (chunk,) = both([wide_body(total, subset, cells)])
+    assert (chunk.cells.num_rows, len(chunk.failures)) == ((cells, 0) if good else (0, 1))
+
+
 GUARDED = """
 import ctypes, mmap, sys
 from tests.commitlog.test_cells import BODIES, SCHEMA
