@@ -203,6 +203,26 @@ def test_frames_that_do_not_decode_are_told_on_stderr_alone(run: Run, tmp_path: 
     assert run("dump", "--json", "--strict", "--table", "k.rt", "--key", "1", path)[0] == 3
 
 
+def test_a_missing_schema_does_not_bury_the_rest(run: Run, tmp_path: Path) -> None:
+    path = write(tmp_path, 1, [DDL[0], *[body_of(TTL_FRAME)] * 9, STATICS_BODY])
+    code, out, err = run("dump", "--json", path)
+    assert (code, out) == (0, "")
+    assert [str(TTL_TABLE.id) in line for line in err.splitlines()] == [True, True, True, False, True, False, False]
+    assert f"6 more: UnknownTable: no schema is known for table id {TTL_TABLE.id}" in err
+    assert "--schema" in err
+    assert err.splitlines()[-1].endswith("not decoded: 10")
+    (found,) = lines(run("verify", "--json", path)[1])
+    assert len(found["undecoded"]) == 10
+
+
+def test_long_values_are_cut_for_people_alone(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, 1, [*DDL, body(insert(1, "é" * 20_000))], per_section=0)
+    out = run("dump", tmp_path)[1]
+    assert max(map(len, out.splitlines())) < 5000
+    assert "… (40000 bytes; --json has them all)" in out
+    assert "c3a9" * 20_000 in run("dump", "--json", tmp_path)[1]
+
+
 def test_the_schema_may_come_from_elsewhere(run: Run, folder: Path, tmp_path: Path) -> None:
     """A snapshot, or what earlier segments taught (a batch's schema.json)."""
     columns = [
@@ -420,6 +440,32 @@ def test_damage_is_code_1_and_a_missing_schema_code_3(run: Run, folder: Path) ->
     assert run("verify", folder / "CommitLog-7-10.log", folder / "nowhere")[0] == 1
 
 
+def test_what_cannot_be_read_is_named_with_the_rest(run: Run, folder: Path) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "CommitLog-7-8.log").write_bytes(b"no segment at all")
+    code, out, err = run("verify", "--json", folder, folder / "nowhere")
+    assert code == 1
+    found = {line["segment"]: line for line in lines(out)}
+    assert {name: line["verdict"] for name, line in found.items()} == {
+        f"{folder}/CommitLog-7-9.log": "good",
+        f"{folder}/CommitLog-7-10.log": "good",
+        f"{folder}/nowhere": "unreadable",
+        f"{folder}/below/CommitLog-7-8.log": "unreadable",
+    }
+    assert found[f"{folder}/below/CommitLog-7-8.log"]["error"]["kind"] == "NotASegment"
+    assert f"{folder}/below/CommitLog-7-8.log" in err
+    assert f"unreadable   {folder}/nowhere: " in run("verify", folder, folder / "nowhere")[1]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_narrow_terminals_cost_no_digit(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = re.sub("\x1b\\[[0-9;]*m", "", run("verify", folder)[1])
+    assert f"good         {folder}/CommitLog-7-9.log: version 7, plain, 65536 bytes, 3 sections, 5 frames, ends at" in out
+    assert "…" not in out
+
+
 def test_a_growing_segment_is_good_as_far_as_it_is_synced(run: Run, tmp_path: Path) -> None:
     path = write(tmp_path, 1, DDL, per_section=1)
     (found,) = lines(run("verify", "--json", path)[1])
@@ -498,6 +544,7 @@ def test_wrong_usage(run: Run, folder: Path, command: str) -> None:
     assert run(command, "--help")[0] == 0
     assert run(command)[0] == 2
     assert run(command, "--engine", "steam", folder)[0] == 2
+    assert run(command, "")[0] == 2
     assert run(command, folder / "nowhere")[0] == 1
 
 

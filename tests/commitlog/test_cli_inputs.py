@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.commitlog.examples import small_segment
 from tests.store import gcs_stub
 from writetime.commitlog.inputs import find, read
-from writetime.errors import ObjectNotFound, StoreError
+from writetime.errors import ConfigError, ObjectNotFound, StoreError
 from writetime.store import open_store
 
 
@@ -77,6 +78,41 @@ def test_what_is_not_there_holds_up_nothing(nodes: Path, tmp_path: Path) -> None
     inputs[0].place.path.joinpath(inputs[0].name).unlink()  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="CommitLog-7-9"):
         inputs[0].read()
+
+
+def test_what_may_not_be_looked_into_is_told(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may look into everything, so the refusal is played."""
+    (nodes / "b" / "CommitLog-7-12.log").symlink_to(nodes / "gone")
+    os.mkfifo(nodes / "b" / "CommitLog-7-13.log")
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if str(path).endswith("cdc_raw"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    inputs, errors = find([str(nodes)])
+    assert [each.id for each in inputs] == [9, 10]
+    assert {str(Path(error.obj or "").relative_to(nodes)): type(error) for error in errors} == {
+        "a/cdc_raw": StoreError, "b/CommitLog-7-12.log": ObjectNotFound, "b/CommitLog-7-13.log": StoreError,
+    }  # fmt: skip
+
+
+def test_an_empty_path_is_not_this_folder(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(nodes)
+    assert len(find(["."])[0]) == 4
+    with pytest.raises(ConfigError, match="empty"):
+        find([""])
+
+
+def test_hours_of_the_archive_are_one_log(tmp_path: Path) -> None:
+    for number, (hour, node) in enumerate([("01", "n1"), ("02", "n1"), ("01", "n2")]):
+        put(tmp_path / "ring" / "date=2026-01-31" / f"hour={hour}" / "dc1" / node, f"CommitLog-7-{9 + number}.log")
+    inputs, _ = find([str(tmp_path)])
+    expected = [("n1", 9), ("n1", 10), ("n2", 11)]
+    assert [(each.node, each.id) for each in inputs] == [(f"{tmp_path}/ring/dc1/{node}", number) for node, number in expected]
+    assert all(Path(each.where).exists() for each in inputs)
 
 
 def test_objects_and_prefixes_of_a_bucket(bucket: str) -> None:

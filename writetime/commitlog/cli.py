@@ -10,20 +10,20 @@ to run: the command line loads this module for its help alone.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
 Paths = Annotated[
     list[str],
-    typer.Argument(help="Segments: files, folders (searched to the bottom), gs://bucket/… objects or prefixes.", show_default=False),
+    typer.Argument(
+        metavar="PATH...",
+        help="Segments: files, folders (searched to the bottom), gs://bucket/… objects or prefixes.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 Schemas = Annotated[
@@ -85,8 +85,9 @@ def dump(
 ) -> None:
     """Print the mutations of segments.
 
-    Without --all-tables only updates of tables that have or had cdc are shown. Frames that cannot be read or decoded are told on
-    stderr, with their place. Code 1 if a file could not be read at all.
+    Without --all-tables only updates of tables that have or had cdc are shown. What cannot be read or decoded is told on stderr, with
+    its place. Code 0: all was shown, but for what stderr tells. 1: a file cannot be read at all. 2: wrong usage. 3: with --strict,
+    something is damaged or does not decode.
     """
     from writetime.commitlog.dump import Failure
     from writetime.commitlog.log import Log, Options
@@ -121,26 +122,26 @@ def verify(
 ) -> None:
     """Read and decode everything in segments, and tell what is in them and what is wrong.
 
-    A segment that its node still writes is read up to the position in its _cdc.idx. Code 0: all good. 1: bytes are lost, or a file
-    cannot be read. 3: all bytes are right, but some do not decode: the schema of their tables or columns is not known.
+    A segment that its node still writes is read up to the position in its _cdc.idx. With --json a line a segment. Code 0: all good.
+    1: bytes are lost, or a file cannot be read. 2: wrong usage. 3: all bytes are right, but some do not decode: the schema of their
+    tables or columns is not known.
     """
     from writetime.commitlog.log import Log, Options
-    from writetime.commitlog.tables import show_findings
+    from writetime.commitlog.tables import reporter
     from writetime.commitlog.verify import examine
 
     log = Log(paths, Options(tuple(schema or ()), synced=True, keystore=keystore, engine=engine))
     log.learn()
     known, cdc_ever = log.learner.schema(), log.learner.cdc_ever
-    all_findings = []
+    report = reporter(as_json=as_json)
     for each, found in log.scans():
         findings = examine(each.where, found, each.read_idx(), log.decode(each, found, known), known, cdc_ever)
         for failure in findings.failures:
             log.failed(each, failure)
-        all_findings.append(findings)
-    if as_json:
-        sys.stdout.write("".join(f"{json.dumps(findings.as_dict(), ensure_ascii=False)}\n" for findings in all_findings))
-    else:
-        show_findings(all_findings)
+        report(findings)
+    for unreadable in log.unreadable:
+        report(unreadable)
+    report.end()
     log.tell()
     if log.lost:
         raise typer.Exit(UNREADABLE)
@@ -161,7 +162,7 @@ def schema(
 ) -> None:
     """Print what segments teach of the schema, as CQL: each change with its place, then what it comes to.
 
-    Truncations and what the node says of itself and its peers follow as comments.
+    Truncations and what the node says of itself and its peers follow as comments. Code 1 if a file cannot be read, 2 for wrong usage.
     """
     from writetime.commitlog.log import Log, Options
     from writetime.commitlog.teach import Lessons
@@ -172,6 +173,7 @@ def schema(
         for failure in lessons.take(each, found):
             log.failed(each, failure)
     log.tell_left_out()
+    log.tell_more()
     sys.stdout.write(lessons.as_json(system=all_tables) if as_json else lessons.as_text(system=all_tables))
     log.end(strict=False)
 

@@ -1,25 +1,30 @@
 """Which segments a person means by paths on a command line: files, folders, and objects of a bucket, in log order.
 
 A file is taken as it is, whatever its name. A folder stands for every segment below it, a bucket URL for the object of that name or for
-all that lie under it. A node keeps its segments in one folder and gives them increasing ids, so log order is: by folder, then by id
-(never by name or time). What is not there is an error of its own that holds up nothing else.
+all that lie under it. A node keeps its segments in one folder and gives them increasing ids, so log order is: by node, then by id
+(never by name or time); the archive's folders of days and hours do not tell nodes apart. What is not there, or may not be looked
+into, is an error of its own that holds up nothing else.
 
 Opens nothing but what it is asked for, one file at a time. Knows nothing of what is inside a segment but where its id stands.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from writetime.errors import ObjectNotFound, StoreError, WritetimeError
+from writetime.errors import ConfigError, ObjectNotFound, StoreError, WritetimeError
 from writetime.store import Store, open_store
 
 _SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log")
 """The second form is how the archive names other bytes of the same segment (writetime.names)."""
+_HOUR: Final = re.compile(r"(?:(?<=/)|^)date=[^/]+/hour=[^/]+(?:/|$)")
+"""How the archive parts each node's log (writetime.names)."""
 _ID_OFFSET, _ID_END = 4, 12
 
 
@@ -29,7 +34,7 @@ class _Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file to read. `folder` tells one node's log from another's; `id` is None if nothing tells it; `size` in bytes."""
+    """One file to read. `id` is None if nothing tells it; `size` in bytes."""
 
     folder: str
     name: str
@@ -43,9 +48,14 @@ class Input:
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
     @property
-    def order(self) -> tuple[str, int, str]:
-        """Inputs sort by it; two files of one folder may hold the same segment."""
-        return self.folder, -1 if self.id is None else self.id, self.name
+    def node(self) -> str:
+        """The folder, without the hours of the archive: it tells one node's log from another's."""
+        return _HOUR.sub("", self.folder)
+
+    @property
+    def order(self) -> tuple[str, int, str, str]:
+        """Inputs sort by it; two files of one node may hold the same segment."""
+        return self.node, -1 if self.id is None else self.id, self.folder, self.name
 
     def read(self) -> bytes:
         """The file's bytes. Raises StoreError."""
@@ -63,14 +73,18 @@ class Input:
 
 
 def find(paths: Iterable[str]) -> tuple[list[Input], list[WritetimeError]]:
-    """The files that `paths` stand for, in log order and each once, and an error for each path that stands for none."""
+    """The files that `paths` stand for, in log order and each once, and an error for each path that stands for none and for each place
+    below one that cannot be looked into. ConfigError for an empty path."""
     found: dict[str, Input] = {}
     errors: list[WritetimeError] = []
     for path in paths:
+        if not path:
+            # A shell variable that is not set; the folder one happens to be in is not what was meant.
+            raise ConfigError("a path is empty", operation="look for segments", hint="For this folder, give .")
         try:
-            inputs = list(_find(path))
+            inputs = list(_find(path, errors))
             if not inputs:
-                raise ObjectNotFound("no segment is there", operation="look for segments", obj=path, hint="They are CommitLog-*.log.")
+                raise ObjectNotFound("no segment is there", operation="look for segments", obj=path, hint="They are CommitLog-*.log")
         except WritetimeError as error:
             errors.append(error)
         else:
@@ -87,8 +101,8 @@ def read(path: str) -> bytes:
     return _Folder(file.parent).read(file.name)
 
 
-def _find(path: str) -> Iterator[Input]:
-    return _in_bucket(path) if _is_url(path) else _on_disk(Path(path.removeprefix("file://")))
+def _find(path: str, errors: list[WritetimeError]) -> Iterator[Input]:
+    return _in_bucket(path) if _is_url(path) else _on_disk(Path(path.removeprefix("file://")), errors)
 
 
 def _is_url(path: str) -> bool:
@@ -110,22 +124,31 @@ class _Folder:
             raise _disk_error(error, self.path / name) from error
 
 
-def _on_disk(path: Path) -> Iterator[Input]:
-    try:
-        if path.is_dir():
-            files = [file for file in path.rglob("CommitLog-*.log") if _SEGMENT.fullmatch(file.name) and file.is_file()]
-            # What a store on disk keeps for itself (writetime.store.local) is no object.
-            yield from (_file(file) for file in files if ".writetime" not in file.relative_to(path).parts)
-        else:
-            yield _file(path)
-    except OSError as error:
-        raise _disk_error(error, path) from error
+def _on_disk(path: Path, errors: list[WritetimeError]) -> Iterator[Input]:
+    # Path.is_dir raises where a folder may not be looked into.
+    if not os.path.isdir(path):
+        yield _file(path)
+        return
+    for folder, folders, names in os.walk(path, onerror=lambda error: errors.append(_disk_error(error, Path(error.filename)))):
+        # What a store on disk keeps for itself (writetime.store.local) is no object.
+        folders[:] = [name for name in folders if name != ".writetime"]
+        for name in filter(_SEGMENT.fullmatch, names):
+            try:
+                yield _file(Path(folder, name))
+            except StoreError as error:
+                errors.append(error)
 
 
 def _file(path: Path) -> Input:
-    size = path.stat().st_size
+    try:
+        told = path.stat()
+    except OSError as error:
+        raise _disk_error(error, path) from error
+    if not stat.S_ISREG(told.st_mode):
+        hint = "Segments are read twice: write it to a file first"
+        raise StoreError("it is no regular file", operation="read a file", obj=str(path), hint=hint)
     place = _Folder(path.parent)
-    return Input("" if path.parent == Path() else str(path.parent), path.name, _id(path.name, place), size, place)
+    return Input("" if path.parent == Path() else str(path.parent), path.name, _id(path.name, place), told.st_size, place)
 
 
 def _disk_error(error: OSError, path: Path) -> StoreError:

@@ -1,7 +1,8 @@
 """The segments that a command was given: found, opened one at a time, and what cannot be read told on stderr.
 
 Strategy: reading goes on whatever is met. A file that is no segment, a damaged place and a frame that does not decode are each told once,
-in one line with segment and position, counted, and turned into an exit code at the end. Small inputs are kept in memory between the
+in one line with segment and position, counted, and turned into an exit code at the end; of frames that fail for one and the same
+reason only the first few are, lest a missing schema buries the rest. Small inputs are kept in memory between the
 passes; large ones are read again, so that memory holds one segment. Knows no format but by way of `segment` and `dump`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +24,9 @@ from writetime.commitlog.idx import stop_at
 from writetime.commitlog.inputs import Input, find, read
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.segment import Engine, Frame, Problem, Scan, scan
+from writetime.commitlog.verify import Unreadable
 from writetime.cql.literal import printable
-from writetime.errors import ConfigError, UnsupportedSegment, WritetimeError
+from writetime.errors import ConfigError, UnknownColumn, UnknownTable, UnsupportedSegment, WritetimeError
 from writetime.model import Mutation
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
@@ -34,6 +37,9 @@ UNREADABLE: Final = 1
 UNDECODED: Final = 3
 _SMALL: Final = 64 << 20
 """Bytes that are kept in memory between the passes, and read before the compiled walk would be loaded."""
+_MANY: Final = 3
+"""Frames that fail for the same reason and are told one by one."""
+_BRIEF: Final = 400
 _ENGINES: Final[dict[str, Engine]] = {"auto": "auto", "python": "python", "numba": "numba"}
 
 
@@ -60,18 +66,20 @@ class Log:
         self.inputs, errors = find(paths)
         self.small = sum(each.size for each in self.inputs) <= _SMALL
         self.engine = _engine(options.engine, small=self.small)
-        self.unreadable = self.lost = self.undecoded = 0
+        self.unreadable: list[Unreadable] = []
+        self.lost = self.undecoded = 0
+        self._reasons: Counter[tuple[type[WritetimeError], str, str]] = Counter()
         self._timelines: dict[str, Timeline] = {}
         self._told: set[tuple[str, object]] = set()
         self._kept: dict[str, Scan] = {}
         for error in errors:
-            self._unreadable(error)
+            self._unreadable(error.obj or "", error)
 
     def learn(self) -> None:
         """The first pass: take in what the segments teach of the schema."""
         base = self.learner.to_json()
         for each, found in self.scans():
-            timeline = self._timelines.setdefault(each.folder, Timeline(SchemaLearner.from_json(base)))
+            timeline = self._timelines.setdefault(each.node, Timeline(SchemaLearner.from_json(base)))
             for frame, told in mutations_of(found, SCHEMA_TABLES):
                 if isinstance(told, Failure):
                     self.failed(each, told)
@@ -82,7 +90,7 @@ class Log:
 
     def decode(self, each: Input, found: Scan, schema: Schema, wanted: Wanted | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
         """See `dump.decode`. What fails with the schema of all is tried with that of its own place in its node's log."""
-        timeline = self._timelines[each.folder]
+        timeline = self._timelines[each.node]
         return decode(found, schema, wanted, lambda frame: timeline.at((each.order, frame.position)))
 
     def tell_left_out(self) -> None:
@@ -98,10 +106,10 @@ class Log:
         match = re.fullmatch(r"(?:.*CommitLog-\d+-)?(\d+)(?:\.log)?:(\d+)", at)
         if match is None:
             raise ConfigError("it is not SEGMENT:POSITION", **where)
-        folders = {each.folder for each in self.inputs if each.id == int(match[1])}
-        if len(folders) != 1:
-            raise ConfigError(f"{len(folders)} of the folders have that segment", hint="Give the paths of one node's log", **where)
-        self.inputs = [each for each in self.inputs if each.folder in folders and each.id is not None and each.id <= int(match[1])]
+        nodes = {each.node for each in self.inputs if each.id == int(match[1])}
+        if len(nodes) != 1:
+            raise ConfigError(f"{len(nodes)} of the folders have that segment", hint="Give the paths of one node's log", **where)
+        self.inputs = [each for each in self.inputs if each.node in nodes and each.id is not None and each.id <= int(match[1])]
         return int(match[1]), int(match[2])
 
     def scans(self) -> Iterator[tuple[Input, Scan]]:
@@ -114,12 +122,16 @@ class Log:
                 advance(each)
 
     def failed(self, each: Input, failure: Failure) -> None:
-        """Tell of a frame that is no mutation."""
+        """Tell of a frame that is no mutation, unless enough others were for the same reason."""
         if self._once(each, failure.frame.position):
             self.undecoded += 1
             error = failure.error
+            reason = type(error), error.message, error.obj or ""
+            self._reasons[reason] += 1
+            if self._reasons[reason] > _MANY:
+                return
             where = f" ({error.obj})" if error.obj else ""
-            self.say(f"{each.where}:{failure.frame.position}: {type(error).__name__}: {error.message}{where}{_hint(error)}")
+            self.say(f"{each.where}:{failure.frame.position}: {type(error).__name__}: {_brief(error.message)}{where}{_hint(error)}")
 
     def damaged(self, each: Input, problem: Problem) -> None:
         """Tell of a place that cannot be read."""
@@ -133,14 +145,24 @@ class Log:
         self.console.print(printable(line))
 
     def tell(self, *parts: str) -> None:
-        """The count at the end."""
+        """What failed for the same reasons as frames before, and the count at the end."""
+        self.tell_more()
         trouble = (
-            (self.unreadable, "unreadable"),
+            (len(self.unreadable), "unreadable"),
             (self.lost, "damaged"),
             (self.undecoded, "not decoded"),
         )
         said = [*filter(None, parts), f"segments: {len(self.inputs)}", *(f"{what}: {count}" for count, what in trouble if count)]
         self.say("; ".join(said))
+
+    def tell_more(self) -> None:
+        """What failed for the same reasons as frames before, and what could help."""
+        for (kind, message, obj), count in self._reasons.items():
+            if count > _MANY:
+                where = f" ({obj})" if obj else ""
+                self.say(f"{count - _MANY} more: {kind.__name__}: {_brief(message)}{where}. Places: `writetime verify --json`")
+        if any(issubclass(kind, UnknownTable | UnknownColumn) for kind, _, _ in self._reasons):
+            self.say("The schema they lack can be given as --schema FILE: a snapshot, or what a batch learnt")
 
     def end(self, *, strict: bool) -> None:
         """Leave with the code that fits what was met."""
@@ -155,7 +177,7 @@ class Log:
             found = self._opened(each, stop)
         except WritetimeError as error:
             if self._once(each, None):
-                self._unreadable(error)
+                self._unreadable(each.where, error)
             return None
         for problem in found.problems:
             self.damaged(each, problem)
@@ -165,15 +187,15 @@ class Log:
 
     def _opened(self, each: Input, stop: int | None) -> Scan:
         try:
-            return scan(each.read(), synced=stop, name=each.name, engine=self.engine, keys=self.keys)
+            return scan(each.read(), synced=stop, name=each.where, engine=self.engine, keys=self.keys)
         except ImportError as error:
             hint = "It comes with pip install 'writetime[spark]'"
             raise UnsupportedSegment(
                 f"it takes {error.name} to unpack it", operation="read a segment", obj=each.where, hint=hint
             ) from error
 
-    def _unreadable(self, error: WritetimeError) -> None:
-        self.unreadable += 1
+    def _unreadable(self, name: str, error: WritetimeError) -> None:
+        self.unreadable.append(Unreadable(name, error))
         self.say(f"writetime: {error}")
 
     def _once(self, each: Input, what: object) -> bool:
@@ -198,6 +220,11 @@ class Log:
 
 def _hint(error: WritetimeError) -> str:
     return f". {error.hint}" if error.hint else ""
+
+
+def _brief(text: str) -> str:
+    """Bytes that are no mutation can give names of any length."""
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}… ({len(text)} characters)"
 
 
 def _engine(name: str, *, small: bool) -> Engine:

@@ -8,7 +8,7 @@
         tags[…]  'new'
 
 The time at the top is the latest in the mutation. Whatever was written at another one says so behind an `@`. The bytes of cells are
-turned into values here and nowhere else; what cannot be is shown in hex.
+turned into values here and nowhere else; what cannot be is shown in hex. A value too long for a person to read is cut, and says so.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from writetime.schema.model import Column, DroppedColumn, Schema, Table
 Piece = tuple[str, str]
 """Text and its style (of rich); "" = none."""
 _CHUNK = 1 << 18
+_LONGEST = 4000
+"""Characters of a value that are shown."""
 _TIME, _TABLE, _KEY, _COLUMN, _VALUE, _DELETED, _DIM = "bold", "bold cyan", "yellow", "green", "", "red", "dim"
 
 
@@ -100,7 +102,7 @@ class Blocks:
         """The lines of one mutation's block, an empty one at the end."""
         time = _latest(mutation)
         when = "no time" if time is None else micros_text(time)
-        yield [(when, _TIME), (f"  {name}:{frame.position}  ", _DIM), (f"({frame.body_length} bytes)", _DIM)]
+        yield [(when, _TIME), (f"  {printable(name)}:{frame.position}  ", _DIM), (f"({frame.body_length} bytes)", _DIM)]
         for update in mutation.updates:
             yield from self._update(update, time)
         yield []
@@ -125,7 +127,7 @@ class Blocks:
         columns = table.partition_key
         parts = [key] if len(columns) == 1 else _composite(key, len(columns))
         if parts is None:
-            return [(f"0x{key.hex()}", _KEY)]
+            return [(_cut(f"0x{key.hex()}", len(key)), _KEY)]
         return self._named(table, columns, tuple(parts))
 
     def _clustering(self, table: Table, values: tuple[bytes | None, ...]) -> list[Piece]:
@@ -165,7 +167,7 @@ class Blocks:
         name = _cell_name(table, cell.column, _path(kind, cell.path), kind)
         if cell.is_tombstone:
             return name, [("deleted", _DELETED), *_at(cell.timestamp, time)]
-        pieces: list[Piece] = [(_cell_value(kind, cell), _VALUE)]
+        pieces: list[Piece] = [(_cut(_cell_value(kind, cell), len(cell.value)), _VALUE)]
         same = liveness is not None and (liveness.ttl, liveness.expires_at) == (cell.ttl, cell.local_deletion_time)
         if cell.is_expiring and not same:
             pieces.append((f"  {_expiry(cell.ttl, cell.local_deletion_time)}", _DIM))
@@ -173,7 +175,7 @@ class Blocks:
 
     def _value(self, table: Table, column: Column, value: bytes | None) -> str:
         kind = self._type(table, column.name)
-        return _hex(value) if kind is None else literal_of(kind, value)
+        return _cut(_hex(value) if kind is None else literal_of(kind, value), len(value or b""))
 
     def _type(self, table: Table, name: str) -> CqlType | None:
         """The type of a column, also of a dropped one; None if it cannot be told."""
@@ -248,7 +250,7 @@ def _path(kind: CqlType | None, path: bytes | None) -> str:
     if isinstance(kind, UdtType) and kind.fields is not None and int.from_bytes(path, "big") < len(kind.fields):
         return f".{_name(list(kind.fields)[int.from_bytes(path, 'big')])}"
     if isinstance(kind, CollectionType) and kind.kind != "list":
-        return f"[{literal_of(kind.elements[0], path)}]"
+        return f"[{_cut(literal_of(kind.elements[0], path), len(path))}]"
     return f"[{UUID(bytes=path) if len(path) == 16 else _hex(path)}]"
 
 
@@ -262,6 +264,11 @@ def _cell_value(kind: CqlType | None, cell: Cell) -> str:
         index = int.from_bytes(cell.path, "big")
         return literal_of(fields[index], cell.value) if index < len(fields) else _hex(cell.value)
     return _hex(cell.value)
+
+
+def _cut(text: str, size: int) -> str:
+    """The text of a value of `size` bytes, or its beginning."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({size} bytes; --json has them all)"
 
 
 def _composite(key: bytes, count: int) -> list[bytes] | None:

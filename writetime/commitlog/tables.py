@@ -1,65 +1,86 @@
-"""Findings of `verify` as tables for people: one of segments, one of what is in them. Knows rich, and no bytes."""
+"""What `verify` found, as it is found: a line a segment, and at the end a table of what is in them all; or lines of JSON.
+
+Nothing is held but the counts of the last table. Lines have no columns: at a narrow terminal they wrap, and lose no digit. Knows rich, and
+no bytes.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from writetime.commitlog.verify import Findings, Verdict
+from writetime.commitlog.verify import Findings, Unreadable, Verdict
+from writetime.cql.literal import printable
 
-_STYLES: Final[dict[Verdict, str]] = {"good": "green", "undecodable": "yellow", "damaged": "bold red"}
+_STYLES: Final[dict[Verdict, str]] = {"good": "green", "undecodable": "yellow", "damaged": "bold red", "unreadable": "bold red"}
 _WIDEST: Final = 10_000
 
 
-def show_findings(all_findings: Iterable[Findings]) -> None:
-    """Print both tables to stdout."""
-    all_findings = list(all_findings)
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        # A file has no width, and nobody wants numbers cut off in one.
-        console = Console(highlight=False, markup=False, width=_WIDEST)
-    console.print(_segments(all_findings))
-    console.print(_contents(all_findings))
+class Reporter(Protocol):
+    """Takes what was found, one by one, and writes it to stdout."""
+
+    def __call__(self, found: Findings | Unreadable) -> None: ...
+
+    def end(self) -> None:
+        """Write what is told of all together."""
 
 
-def _segments(all_findings: Iterable[Findings]) -> Table:
-    table = Table(box=box.SIMPLE)
-    for heading in ("segment", "verdict", "version", "codec"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("bytes", "sections", "frames", "ends at"):
-        table.add_column(heading, justify="right")
-    for heading in ("ending", "idx"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("damaged", justify="right")
-    table.add_column("not decoded", justify="right")
-    for each in all_findings:
-        numbers = map(str, (each.size, each.sections, each.frames, each.end))
-        trouble = (str(len(each.problems)), str(len(each.failures)))
-        table.add_row(
-            each.name, each.verdict, str(each.version), each.codec, *numbers, each.ending, each.idx, *trouble, style=_STYLES[each.verdict]
-        )
-    return table
+def reporter(*, as_json: bool) -> Reporter:
+    """Lines of JSON, or text for people."""
+    return _JsonReporter() if as_json else _TextReporter()
 
 
-def _contents(all_findings: Iterable[Findings]) -> Table:
-    updates: Counter[str] = Counter()
-    unknown: Counter[str] = Counter()
-    captured: set[str] = set()
-    for each in all_findings:
-        updates += each.updates
-        unknown += each.unknown_tables
-        captured |= each.captured
-    table = Table(box=box.SIMPLE)
-    table.add_column("table", overflow="fold")
-    table.add_column("cdc")
-    table.add_column("updates", justify="right")
-    for name, count in sorted(updates.items(), key=lambda item: (item[0] not in captured, item[0])):
-        table.add_row(name, "yes" if name in captured else "no", str(count))
-    for name, count in sorted(unknown.items()):
-        table.add_row(f"unknown table {name} (mutations)", "?", str(count), style="yellow")
-    return table
+class _JsonReporter:
+    def __call__(self, found: Findings | Unreadable) -> None:
+        sys.stdout.write(f"{json.dumps(found.as_dict(), ensure_ascii=False)}\n")
+
+    def end(self) -> None:
+        """Nothing more."""
+
+
+class _TextReporter:
+    def __init__(self) -> None:
+        console = Console(highlight=False, markup=False)
+        # A file has no width, and nobody wants names cut off in one.
+        self._console = console if console.is_terminal else Console(highlight=False, markup=False, width=_WIDEST)
+        self._updates: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._captured: set[str] = set()
+
+    def __call__(self, found: Findings | Unreadable) -> None:
+        told = found.error.message if isinstance(found, Unreadable) else _told(found)
+        line = Text.assemble((f"{found.verdict:<11}  ", _STYLES[found.verdict]), printable(f"{found.name}: {told}"))
+        self._console.print(line, soft_wrap=True)
+        if isinstance(found, Findings):
+            self._updates += found.updates
+            self._unknown += found.unknown_tables
+            self._captured |= found.captured
+
+    def end(self) -> None:
+        """A table of what is in all segments: captured tables first."""
+        table = Table(box=box.SIMPLE)
+        table.add_column("table", overflow="fold")
+        table.add_column("cdc", no_wrap=True)
+        table.add_column("updates", justify="right", no_wrap=True)
+        for name, count in sorted(self._updates.items(), key=lambda item: (item[0] not in self._captured, item[0])):
+            table.add_row(printable(name), "yes" if name in self._captured else "no", str(count))
+        for name, count in sorted(self._unknown.items()):
+            table.add_row(f"unknown table {name} (mutations)", "?", str(count), style="yellow")
+        self._console.print(table)
+
+
+def _told(found: Findings) -> str:
+    parts = [
+        f"version {found.version}, {found.codec}, {found.size} bytes, {found.sections} sections, {found.frames} frames",
+        f"ends at {found.end} ({found.ending})",
+        f"idx {found.idx}",
+    ]
+    parts += [f"{what}: {len(each)}" for what, each in (("damaged", found.problems), ("not decoded", found.failures)) if each]
+    return ", ".join(parts)

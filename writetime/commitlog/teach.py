@@ -39,7 +39,7 @@ class Lessons:
 
     def take(self, each: Input, found: Scan) -> Iterator[Failure]:
         """Learn from one segment; gives what could not be decoded."""
-        node = self.nodes.setdefault(each.folder, LocalFacts())
+        node = self.nodes.setdefault(each.node, LocalFacts())
         for frame, told in mutations_of(found, _TAUGHT_BY):
             if self.last is not None and (found.descriptor.id, frame.position) > self.last:
                 return

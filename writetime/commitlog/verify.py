@@ -3,6 +3,7 @@
     good         everything reads and decodes
     undecodable  the bytes are right, but a schema is missing
     damaged      bytes are lost: a CRC is wrong, or the segment ends early
+    unreadable   nothing can be told: no segment, no such file, or a key or a codec is missing (`Unreadable`)
 
 The `_cdc.idx` beside a segment is judged too. Knows no files and no terminal.
 """
@@ -19,11 +20,27 @@ from writetime.commitlog import idx, sections
 from writetime.commitlog.descriptor import parse as parse_header
 from writetime.commitlog.dump import Failure
 from writetime.commitlog.segment import Frame, Scan
-from writetime.errors import UnknownColumn, UnknownTable
+from writetime.errors import UnknownColumn, UnknownTable, WritetimeError
 from writetime.model import Mutation
 from writetime.schema.model import Schema
 
-Verdict = Literal["good", "undecodable", "damaged"]
+Verdict = Literal["good", "undecodable", "damaged", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A path or a file that gave no segment, and why."""
+
+    name: str
+    error: WritetimeError
+
+    @property
+    def verdict(self) -> Verdict:
+        return "unreadable"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"segment": self.name, "verdict": self.verdict, "error": self.error.as_dict()}
 
 
 @dataclass(slots=True)
