@@ -342,7 +342,7 @@ def show(results: Sequence[Result]) -> None:
     for result in results:
         values = (result.segments, result.mutations, result.updates, result.cells, result.unknown, result.differences, result.seconds)
         table.add_row(result.version, f"v{result.descriptor}", result.codec, result.state, *map(str, values))
-    Console(width=120).print(table)
+    Console(width=132).print(table)
     for result in results:
         for example in result.examples:
             say(f"{result.version} v{result.descriptor} {result.codec}, {result.state}: {example}")
