@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from tests.commitlog.examples import V8_HEADER_AND_MARKER
-from writetime.commitlog.descriptor import Descriptor, parse
+from writetime.commitlog.descriptor import Descriptor, _header_crc, parse
 from writetime.errors import CorruptDescriptor, NotASegment, SegmentError, UnsupportedSegment
 
 
@@ -71,3 +73,10 @@ def test_every_flipped_bit_of_the_header_is_noticed() -> None:
             changed[position] ^= 1 << bit
             with pytest.raises(SegmentError):
                 parse(bytes(changed))
+
+
+@pytest.mark.parametrize("params", [b"[" * 60_000, b'{"a":' * 10_000], ids=["arrays", "objects"])
+def test_parameters_nested_without_end(params: bytes) -> None:
+    fixed = struct.pack(">iqH", 7, 1, len(params))
+    with pytest.raises(CorruptDescriptor, match="no JSON"):
+        parse(fixed + params + struct.pack(">I", _header_crc(7, 1, params)))

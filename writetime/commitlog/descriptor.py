@@ -39,7 +39,7 @@ class Descriptor:
         if self.encrypted:
             return f"encrypted with {self.params['encCipher']}"
         compressor = self.params.get("compressionClass")
-        return str(compressor).rsplit(".", 1)[-1] if compressor else None
+        return None if compressor is None else str(compressor).rsplit(".", 1)[-1]
 
     @property
     def encrypted(self) -> bool:
@@ -88,7 +88,7 @@ def _header_crc(version: int, segment_id: int, params: bytes) -> int:
 def _parse_params(params: bytes, where: dict[str, Any]) -> dict[str, Any]:
     try:
         parsed = json.loads(params) if params else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptDescriptor(f"the header's parameters are no JSON: {error}", position=_FIXED.size, **where) from error
     if not isinstance(parsed, dict):
         raise CorruptDescriptor("the header's parameters are no JSON object", position=_FIXED.size, **where)
