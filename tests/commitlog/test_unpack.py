@@ -209,6 +209,25 @@ def test_a_marker_s_crc(packing: str, engine: Engine) -> None:
     assert found.ending is Ending.END_OF_FILE
 
 
+def test_the_crcs_of_two_markers_in_a_row(packing: str, engine: Engine) -> None:
+    """The first section ends where it says, since it unpacks to the last byte there: no good marker has to follow it."""
+    packed = PACKED[packing]
+    found = scan(flip(flip(packed.file, packed.markers[2] + 5), packed.markers[3] + 5), engine=engine, keys=KEYS)
+    assert numbers(packing, found) == [0, 1, 2, 3, 4, 5]
+    assert kinds(found) == [("corrupt_section", packed.markers[2], 8), ("corrupt_section", packed.markers[3], 8)]
+
+
+def test_two_sections_in_a_row(packing: str, engine: Engine) -> None:
+    packed = PACKED[packing]
+    file = packed.file
+    for i in (2, 3):
+        file = overwrite(file, packed.markers[i] + 13, b"\xff" * (packed.markers[i + 1] - packed.markers[i] - 14))
+    found = scan(file, engine=engine, keys=KEYS)
+    assert numbers(packing, found) == [0, 1]
+    assert [problem.kind for problem in found.problems] == ["corrupt_section"] * 2
+    assert found.end == len(packed.plain)
+
+
 def test_the_last_marker_s_crc_costs_nothing_either(packing: str, engine: Engine) -> None:
     """A plain segment has nothing to prove what follows; a packed section proves itself by unpacking to the last byte."""
     packed = pack([PACKED[packing].plain[PACKED[packing].logical[0] + 8 : PACKED[packing].logical[1]]], packing)
@@ -355,6 +374,15 @@ def test_a_position_inside_a_section_is_honoured(packing: str, engine: Engine) -
     assert (numbers(packing, found), found.problems, found.ending) == ([0, 1, 2], [], Ending.GROWING)
 
 
+def test_any_position_may_be_synced(packing: str, engine: Engine) -> None:
+    """An index that was read half-written gives a smaller number, which may lie inside a frame or a marker."""
+    packed = PACKED[packing]
+    for synced in range(len(packed.plain)):
+        found = scan(packed.file, synced=synced, engine=engine, keys=KEYS)
+        assert found.frames == [frame for frame in WHOLE[packing] if frame.position <= synced]
+        assert (found.problems, found.ending) == ([], Ending.GROWING)
+
+
 def test_more_is_synced_than_there_is(packing: str, engine: Engine) -> None:
     packed = PACKED[packing]
     found = scan(packed.file, synced=len(packed.plain) + 100, engine=engine, keys=KEYS)
@@ -459,26 +487,36 @@ def test_a_limit_that_is_none(limit: str, monkeypatch: pytest.MonkeyPatch) -> No
         scan(PACKED["LZ4Compressor"].file)
 
 
-def test_pointers_all_to_the_end_cost_no_square(packing: str) -> None:
-    """Ten thousand markers, each of which proves itself and says that its section is the rest of the file."""
+@pytest.mark.parametrize("sound", [True, False])
+@pytest.mark.parametrize("reach", [16, 160_000], ids=["the next", "the end"])
+def test_pointers_cost_no_square(packing: str, sound: bool, reach: int) -> None:
+    """Ten thousand markers, all of which prove themselves or none does, each with its section up to the next one or to the end."""
     header = PACKED[packing].file[: PACKED[packing].markers[0]]
-    seed, count = sections.id_crc(ID), 10_000
+    seed, count = sections.id_crc(ID if sound else ID + 1), 10_000
     size = len(header) + 16 * count
-    file = header + b"".join(sections.encode_marker(seed, at, size) + b"\x7f" * 8 for at in range(len(header), size, 16))
-    unpacked = [0]
-    original = unpack._Unpacker._content
+    places = range(len(header), size, 16)
+    file = header + b"".join(sections.encode_marker(seed, at, min(at + reach, size)) + b"\0\0\0\4\x7f\x7f\x7f\x7f" for at in places)
+    unpacked, searched = [0], [0]
+    original, find = unpack._Unpacker._content, sections.find_marker
 
     def counting(self: unpack._Unpacker, pos: int, end: int) -> bytes | SegmentError:
         unpacked[0] += end - pos
         return original(self, pos, end)
 
+    def counting_search(buf: bytes, start: int, data_end: int, length: int, seed: int) -> int:
+        found = find(buf, start, data_end, length, seed)
+        searched[0] += (found if found >= 0 else length) - start
+        return found
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "find_marker", counting_search)
         patch.setattr(unpack._Unpacker, "_content", counting)
         try:
             assert scan(file, engine="python", keys=KEYS).frames == []
         except UnsupportedSegment:
             assert packing == "encrypted"
     assert unpacked[0] < 4 * len(file)
+    assert searched[0] <= 2 * len(file)
 
 
 # --- keys

@@ -182,10 +182,17 @@ def _walk(
         found, raw, end = kernel.walk(image, start, length, descriptor.id).as_python()
     else:
         found, raw, end = walk(image, start, length, descriptor.id)
+    if length < len(image) and end < length < end + sections.MARKER_SIZE and _marks(image, end, descriptor):
+        # A synced position inside a marker, of an index that was read half-written: the marker is whole, merely not synced.
+        return found, [problem(item, name) for item in raw if item.position != end], end
     # A whole frame across the synced position is merely not synced; anything else there is less than was promised.
     if synced is not None and end < synced and not raw and check_frame(image, end, len(image))[0] is not FrameCheck.OK:
         raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
     return found, [problem(item, name) for item in raw], end
+
+
+def _marks(image: bytes, pos: int, descriptor: Descriptor) -> bool:
+    return sections.is_marker(image, len(image), sections.id_crc(descriptor.id), pos)
 
 
 def _unpack(buf: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, keys: Keystore | None) -> unpack.Unpacked:
@@ -198,7 +205,7 @@ def _unpack(buf: bytes, start: int, descriptor: Descriptor, synced: int | None, 
     codec = str(descriptor.codec)
     unpacker = codecs.unpacker(codec)
     if unpacker is None:
-        raise UnsupportedSegment(f"its compressor is not known: {codec}", operation="read a segment's header", obj=name)
+        raise UnsupportedSegment(f"its compressor is not known: `{codec}`", operation="read a segment's header", obj=name)
     packing = unpack.Packing(unpacker, partial(codecs.most_of, codec), whole=codec != "NoopCompressor")
     return unpack.unpack(buf, start, descriptor.id, packing, synced=synced)
 

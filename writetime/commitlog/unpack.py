@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from io import BytesIO
 from typing import Final, NamedTuple
 
 from writetime.commitlog import sections
@@ -73,7 +74,7 @@ def unpack(buf: bytes, start: int, segment_id: int, packing: Packing, *, synced:
     """The image of a segment whose first section is at `start`. Sections from the logical position `synced` on are not looked at."""
     unpacker = _Unpacker(buf, start, segment_id, packing, synced)
     end = unpacker.run(start)
-    return Unpacked(b"".join(unpacker.parts), unpacker.lost, end)
+    return Unpacked(unpacker.image.getvalue(), unpacker.lost, end)
 
 
 class _Unpacker:
@@ -92,7 +93,10 @@ class _Unpacker:
         self.stop_at = _LARGEST_POSITION if synced is None else synced
         self.limit = image_limit()
         self.careful = False
-        self.parts: list[bytes] = [buf[:start]]
+        # Its value is handed out without one more copy.
+        self.image = BytesIO()
+        self.image.write(buf[:start])
+        self.searched: tuple[int, int] | None = None
         self.logical = start
         self.lost: list[Lost] = []
 
@@ -132,16 +136,20 @@ class _Unpacker:
         return self._lose_section(pos, near, cause), False
 
     def _damaged_marker(self, pos: int, next_pos: int, crc: int) -> tuple[int, bool]:
-        """No marker proves itself at `pos`. Zeros up to the end of the file are how a segment may end."""
+        """No marker proves itself at `pos`, but a section may, up to where it is said to end or to the next marker.
+
+        Zeros up to the end of the file are how a segment may end.
+        """
         if pos >= self.data_end:
             return pos, True
         self.careful = True
         found = self._find_marker(pos + 1)
         end = found if found >= 0 else self.length
-        content = self._content(pos, end)
-        if isinstance(content, bytes):
-            self._lose(pos, pos + MARKER_SIZE, CorruptSection("the sync marker's CRC is wrong; its section is read"))
-            return self._take(pos, end, content), False
+        for near in (next_pos, end):
+            content = self._content(pos, near) if self._may_end(pos, near, end) else None
+            if isinstance(content, bytes):
+                self._lose(pos, pos + MARKER_SIZE, CorruptSection("the sync marker's CRC is wrong; its section is read"))
+                return self._take(pos, near, content), False
         if found >= 0:
             return self._lose_section(pos, end, CorruptSection("the sync marker's CRC is wrong")), False
         error: SegmentError = CorruptSection("the sync marker's CRC is wrong")
@@ -149,6 +157,10 @@ class _Unpacker:
             error = TornTail("the last sync marker is half-written" if next_pos else "bytes follow that no sync marker covers")
         self._lose(pos, self.data_end, error)
         return pos, True
+
+    def _may_end(self, pos: int, near: int, end: int) -> bool:
+        """Whether a section whose marker is damaged may end at `near`, short of `end`: not if there is nothing to unpack."""
+        return near == end or pos + MARKER_SIZE + LENGTH_SIZE < near < end
 
     def _content(self, pos: int, end: int) -> bytes | SegmentError:
         """What the section from `pos` to `end` holds, if it is whole."""
@@ -175,7 +187,8 @@ class _Unpacker:
 
     def _append(self, content: bytes) -> None:
         following = self.logical + MARKER_SIZE + len(content)
-        self.parts += [sections.encode_marker(self.seed, self.logical, following), content]
+        self.image.write(sections.encode_marker(self.seed, self.logical, following))
+        self.image.write(content)
         self.logical = following
 
     def _lose_section(self, pos: int, end: int, cause: SegmentError) -> int:
@@ -197,7 +210,13 @@ class _Unpacker:
         return int(claimed)
 
     def _find_marker(self, start: int) -> int:
-        return sections.find_marker(self.buf, start, self.data_end, self.length, self.seed)
+        """As `sections.find_marker`. The walk only goes on, so nothing is searched twice."""
+        if self.searched is not None:
+            since, found = self.searched
+            if since <= start and (found < 0 or start <= found):
+                return found
+        self.searched = start, sections.find_marker(self.buf, start, self.data_end, self.length, self.seed)
+        return self.searched[1]
 
     def _lose(self, start: int, end: int, error: SegmentError) -> None:
         self.lost.append(Lost(start, end - start, self.logical, error))
