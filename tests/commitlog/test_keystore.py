@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +171,43 @@ def test_passwords_come_from_the_environment(stores: dict[str, Made], monkeypatc
     monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", PASSWORD)
     monkeypatch.setenv("WRITETIME_KEYSTORE_KEY_PASSWORD", KEY_PASSWORD)
     assert len(Keystore.from_environment(path).secret("commit_log_128")) == 16
+
+
+@pytest.mark.parametrize("kind", ["PKCS12", "JCEKS"])
+@pytest.mark.parametrize("variable", ["WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD"])
+def test_a_password_that_is_no_text(variable: str, kind: str, stores: dict[str, Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of another encoding in the environment. No part of them is told, not even by an error behind the error."""
+    monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", PASSWORD)
+    monkeypatch.setenv(variable, os.fsdecode(b"p\xe4ssw\xf6rd"))
+    with pytest.raises(ConfigError, match="no valid text") as raised:
+        Keystore.from_environment(stores[kind].path).secret("commit_log_128")
+    assert raised.value.__context__ is None
+
+
+def test_an_empty_password(tmp_path: Path) -> None:
+    """keytool asks for six characters; a program does not have to."""
+    source = tmp_path / "Empty.java"
+    source.write_text(
+        "import java.io.*; import java.security.*; import javax.crypto.spec.*;\n"
+        "public class Empty { public static void main(String[] a) throws Exception {\n"
+        '  char[] none = {}; for (String type : new String[] {"PKCS12", "JCEKS"}) {\n'
+        "    KeyStore s = KeyStore.getInstance(type); s.load(null, none);\n"
+        '    s.setKeyEntry("k", new SecretKeySpec(new byte[16], "AES"), none, null);\n'
+        '    s.store(new FileOutputStream(a[0] + "/" + type), none);\n'
+        "  } } }\n"
+    )
+    subprocess.run(["java", str(source), str(tmp_path)], capture_output=True, timeout=300, check=True)
+    for kind in ("PKCS12", "JCEKS"):
+        assert Keystore.open(tmp_path / kind, "").secret("K") == bytes(16)
+
+
+@pytest.mark.parametrize(("kind", "library"), [("PKCS12", "pyasn1"), ("PKCS12", "cryptography"), ("JCEKS", "cryptography")])
+def test_a_library_that_is_not_installed(kind: str, library: str, stores: dict[str, Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf"it takes {library}.*pip install"):
+        Keystore.open(stores[kind].path, PASSWORD).secret("commit_log_128")
 
 
 def test_nothing_secret_shows(stores: dict[str, Made]) -> None:

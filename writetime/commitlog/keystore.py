@@ -11,7 +11,8 @@ is asked for, so that a store may hold others under other passwords.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -36,11 +37,15 @@ class Keystore:
     @classmethod
     def open(cls, path: str | Path, password: str, key_password: str | None = None) -> Keystore:
         """Read a keystore, of whichever kind it is. The key password is that of the store if none is given. Raises ConfigError."""
+        key_password = password if key_password is None else key_password
+        if not (_is_text(password) and _is_text(key_password)):
+            raise ConfigError("its password is no valid text in UTF-8", operation="open a keystore", obj=str(path))
         try:
             content = Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", operation="open a keystore", obj=str(path)) from error
-        return cls(str(path), _entries(content, str(path), password, password if key_password is None else key_password))
+        with _libraries(str(path)):
+            return cls(str(path), _entries(content, str(path), password, key_password))
 
     @classmethod
     def from_environment(cls, path: str | Path) -> Keystore:
@@ -61,11 +66,27 @@ class Keystore:
             if alias not in self._entries:
                 known = ", ".join(f"`{name}`" for name in sorted(self._entries)) or "none"
                 raise ConfigError(f"holds no secret key `{alias}`; those it holds: {known}", operation="look for a key", obj=self.path)
-            self._opened[alias] = self._entries[alias]()
+            with _libraries(self.path):
+                self._opened[alias] = self._entries[alias]()
         return self._opened[alias]
 
     def __repr__(self) -> str:
         return f"Keystore({self.path!r}, {len(self._entries)} keys)"
+
+
+@contextmanager
+def _libraries(path: str) -> Iterator[None]:
+    """What reads keystores need not be installed where there are none."""
+    try:
+        yield
+    except ImportError as error:
+        hint = "It comes with pip install 'writetime[spark]'"
+        raise ConfigError(f"it takes {error.name} to open it", operation="open a keystore", obj=path, hint=hint) from error
+
+
+def _is_text(password: str) -> bool:
+    """The environment may hold any bytes. Python's own error for what is no UTF-8 would quote the password."""
+    return not any("\ud800" <= char <= "\udfff" for char in password)
 
 
 def _entries(content: bytes, path: str, password: str, key_password: str) -> Mapping[str, Callable[[], bytes]]:
