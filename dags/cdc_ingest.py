@@ -23,7 +23,7 @@ Plans a batch over all segments that have come in, runs it in Spark to its seal,
 | `plan` | the bucket or the configuration cannot be read | the message says which; clear when mended |
 | `ingest` | the batch did not reach its seal; nothing is lost or doubled | read the log's last error, clear the task: the very same batch runs again |
 | `archive` | a segment could not be moved | the message names the object; clear the task |
-| `segment` | this one file is damaged, or holds a table whose schema is unknown; all else has gone on | put a good copy at its name in the bucket, or ship a schema snapshot, then clear the square: it comes in with the next batch |
+| `segment` | this one file is damaged, holds a table whose schema is unknown, or is encrypted and its key lacks; all else has gone on | put a good copy at its name in the bucket, ship a schema snapshot, or name the keystore in the configuration, then clear the square: it comes in with the next batch |
 
 Batches: `batches/<cluster>/<number>/` in the bucket. One segment's story: `ledger/<cluster>/<dc>/<node>/`.
 """

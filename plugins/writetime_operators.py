@@ -167,7 +167,8 @@ class SegmentOperator(BaseOperator):
             lines = "\n".join(f"  at {problem.position}: {problem.message}" for problem in problems)
             raise AirflowFailException(
                 f"{self.segment} cannot be used whole:\n{lines}\nThe bytes are in quarantine and everything else has gone on. "
-                f"Put a good copy at that name in {config.bucket}, then clear this task: the segment comes in with the next batch."
+                f"Mend what is said there or put a good copy at that name in {config.bucket}, then clear this task: the segment comes in "
+                "with the next batch."
             )
         mark_for_retry(store, self.segment)
         self.log.info("%s is good now; the next batch takes it in", self.segment)

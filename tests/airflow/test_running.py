@@ -109,7 +109,7 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     assert tasks["segment[0]"]["rendered_map_index"].endswith(damaged.path.name)
     log = story.api.log("cdc_ingest", run, "segment", map_index=0)
     assert name in log
-    assert "Put a good copy" in log
+    assert "put a good copy" in log
 
     # The ledger says what and where; the bytes are kept, and nothing but them.
     entry = story.ledger(name)
