@@ -174,6 +174,18 @@ def test_deletion_times(version: int, base: int, delta: int, ttl: int, expected:
     assert update.rows[0].liveness == Liveness(1_442_880_000_000_000, ttl, expected)
 
 
+def test_a_base_of_no_timestamp_is_the_epoch() -> None:
+    """So says Cassandra's reader. Its writer has no such base, and neither have we, even if a deletion has that timestamp."""
+    bases = write_unsigned(-(2**63) - 1_442_880_000_000_000) + b"\0\0"
+    body = b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + b"\x10" + bases + b"\0\1" + bytes.fromhex("24 07 01")
+    (update,) = decode_mutation(body, SCHEMA).updates
+    assert update.rows[0].liveness == Liveness(1_442_880_000_000_007)
+    nothing = PartitionUpdate(TTL_TABLE.id, bytes(4), DeletionTime(-(2**63), 7), rows=(Row((), Liveness(5)),))
+    written = encode_mutation(Mutation((nothing,)), SCHEMA)
+    assert decode_mutation(written, SCHEMA).updates == (nothing,)
+    assert written[23:24] == b"\0"
+
+
 def test_an_unknown_table_is_named() -> None:
     with pytest.raises(UnknownTable) as raised:
         decode_mutation(body_of(TTL_FRAME), Schema())

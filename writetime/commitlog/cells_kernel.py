@@ -588,7 +588,8 @@ def _bases(buf: Bytes, pos: int, end: int, bases: Ints) -> int:
     timestamp, pos = _vint(buf, pos, end)
     time, pos = _vint(buf, pos, end)
     ttl, pos = _vint(buf, pos, end)
-    bases[0] = timestamp + _EPOCH_MICROS
+    base = timestamp + _EPOCH_MICROS
+    bases[0] = _EPOCH_MICROS if base == NO_TIMESTAMP else base
     bases[1] = _int32(time + _EPOCH_SECONDS)
     bases[2] = _int32(ttl)
     return pos

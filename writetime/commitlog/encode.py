@@ -344,8 +344,9 @@ def _bases(update: PartitionUpdate) -> Bases:
         if deletion is not None:
             timestamps.append(deletion.marked_for_delete_at)
             times += [deletion.local_deletion_time] if deletion.local_deletion_time != NO_DELETION_TIME else []
+    least = min(timestamps, default=NO_TIMESTAMP)
     return Bases(
-        timestamp=min(timestamps, default=wire.EPOCH_MICROS),
+        timestamp=wire.EPOCH_MICROS if least == NO_TIMESTAMP else least,
         deletion_time=as_int32(min(times, default=wire.EPOCH_SECONDS)),
         ttl=min(ttls, default=NO_TTL),
         unsigned_times=True,

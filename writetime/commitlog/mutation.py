@@ -222,7 +222,8 @@ class _Reader:
         timestamp, pos = read_unsigned(self.body, pos)
         deletion_time, pos = read_unsigned(self.body, pos)
         ttl, pos = read_unsigned(self.body, pos)
-        self.bases.timestamp = as_int64(timestamp + EPOCH_MICROS)
+        base = as_int64(timestamp + EPOCH_MICROS)
+        self.bases.timestamp = EPOCH_MICROS if base == NO_TIMESTAMP else base  # (Cassandra: EncodingStats' constructor)
         self.bases.deletion_time = as_int32(deletion_time + EPOCH_SECONDS)
         self.bases.ttl = as_int32(ttl)
         return pos
