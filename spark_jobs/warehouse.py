@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.frames import Batches
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
-from writetime.cql.names import to_column
+from writetime.cql.names import to_changes_namespace, to_column, to_namespace
 from writetime.errors import BatchError
 from writetime.schema.model import Schema, Table
 
@@ -82,12 +82,12 @@ class Warehouse:
     def changes_of(self, table: Table) -> str | None:
         """Name of the table that holds this life's changes, or None if there is none yet."""
         plain = to_column(table.name)
-        names = (self._name(_changes_namespace(table), plain), self._name(_changes_namespace(table), _life_name(plain, table.id)))
+        names = [self._name(to_changes_namespace(table.keyspace), called) for called in (plain, _life_name(plain, table.id))]
         return next((name for name in names if self._life(name) == str(table.id)), None)
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
-        name = self._ready(_changes_namespace(table), table, changes_schema(RowShape.of(table, schema)), "days(changed_at)")
+        name = self._ready(to_changes_namespace(table.keyspace), table, changes_schema(RowShape.of(table, schema)), "days(changed_at)")
         stored = self.spark.table(name).schema
         typed = events.mapInArrow(_event_rows(to_arrow_schema(stored), batch, str(table.id)), schema=stored)
         writer = typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch))
@@ -97,7 +97,7 @@ class Warehouse:
         """Bring the current rows to where the batch's last event of each row leaves them."""
         shape = RowShape.of(table, schema)
         columns = current_schema(shape)
-        name = self._ready(to_column(table.keyspace), table, columns, None)
+        name = self._ready(to_namespace(table.keyspace), table, columns, None)
         if self._has_batch(name, batch):
             return
         stored = self.spark.table(name).schema
@@ -169,11 +169,6 @@ class Warehouse:
     def _has_batch(self, name: str, batch: int) -> bool:
         snapshots = self.spark.table(f"{name}.snapshots")
         return bool(snapshots.filter(F.col("summary")[_BATCH_PROPERTY] == str(batch)).head(1))
-
-
-def _changes_namespace(table: Table) -> str:
-    """A namespace of their own, so that changes tables never collide with a table of the user's."""
-    return f"{to_column(table.keyspace)}__changes"
 
 
 def _life_name(name: str, life: UUID) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -11,7 +12,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.kafka import refuse_clashes
-from writetime.cql.names import MAX_TOPIC, from_avro, from_column, from_topic, to_avro, to_column, to_topic, topic_clashes
+from writetime.cql.names import (
+    MAX_TOPIC,
+    from_avro,
+    from_column,
+    from_topic,
+    to_avro,
+    to_changes_namespace,
+    to_column,
+    to_namespace,
+    to_topic,
+    topic_clashes,
+)
 from writetime.errors import PublishError, SchemaError
 
 NAMES = (
@@ -99,6 +111,36 @@ def test_plain_names_stay(to: To, name: str) -> None:
 @example("K", "k")
 def test_columns_never_meet_whatever_the_case(one: str, other: str) -> None:
     assert (_folded(to_column(one)) == _folded(to_column(other))) == (one == other)
+
+
+@given(st.lists(NAMES | st.from_regex(r"[a-z]{0,3}_{0,3}(__changes){0,2}_{0,3}", fullmatch=True), min_size=2, max_size=2, unique=True))
+@example(["shop", "shop__changes"])
+@example(["a.b", "a_x2e_b__changes"])
+@example(["shop__changes", "shop__changes_"])
+def test_no_keyspace_meets_another_or_anybodys_changes(keyspaces: list[str]) -> None:
+    named = [to(keyspace) for keyspace in keyspaces for to in (to_namespace, to_changes_namespace)]
+    assert len(set(named)) == 4
+
+
+def test_namespaces() -> None:
+    assert [to_namespace(name) for name in ("shop", "Shop", "a__changes")] == ["shop", "__x53_hop", "a__changes_"]
+    assert to_changes_namespace("Shop") == "__x53_hop__changes"
+
+
+HIDDEN = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_row_id"]
+HIDDEN += ["_last_updated_sequence_number", "_metadata", "_writetime", "_expires_at", "_op"]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_no_column_is_called_as_one_of_icebergs_sparks_or_our_own(hidden: str) -> None:
+    with pytest.raises(SchemaError):
+        from_column(hidden)
+
+
+def test_iceberg_takes_every_column_as_it_is() -> None:
+    """Iceberg writes what Java holds for neither letter nor digit as `_x<HEX>` in Parquet: "a①" there would meet a_x2460."""
+    kept = {unicodedata.category(c) for c in map(chr, range(0x20000)) if to_column(f"a{c}") == f"a{c}" and c != "_"}
+    assert kept == {"Ll", "Lm", "Lo", "Lu", "Nd"}
 
 
 def test_no_two_characters_of_columns_are_one_letter() -> None:

@@ -257,6 +257,15 @@ def test_a_table_made_anew_gets_tables_of_its_own(warehouse: Warehouse) -> None:
     assert len(places) == 2
 
 
+def test_a_keyspace_called_as_anothers_changes_keeps_its_own_tables(warehouse: Warehouse) -> None:
+    plain = table("twins", 21, {"id": "int", "v": "int"})
+    odd = replace(table("twins", 22, {"id": "int", "v": "text"}), keyspace="shop__changes")
+    write(warehouse, plain, 1, insert(plain, 1, {"v": 5}, schema=schema_of(plain)), schema=schema_of(plain))
+    write(warehouse, odd, 1, insert(odd, 1, {"v": "text"}, schema=schema_of(odd)), schema=schema_of(odd))
+    assert [row["after"]["v"] for row in rows(warehouse, "shop__changes.twins")] == [5]
+    assert [row["v"] for row in rows(warehouse, "shop__changes_.twins")] == ["text"]
+
+
 def test_a_table_that_somebody_else_made_is_left_alone(warehouse: Warehouse) -> None:
     warehouse.spark.sql("CREATE TABLE lake.shop.taken (id int) USING iceberg")
     taken = table("taken", 13, {"id": "int"})

@@ -37,6 +37,8 @@ MAX_TOPIC: Final = 249
 
 _ESCAPE = re.compile(r"_x([0-9a-f]{1,6})_")
 _ESCAPE_BUT_FOR_ITS_FIRST = re.compile(r"x[0-9a-f]{1,6}_")
+_CHANGES: Final = "__changes"
+_LIKE_CHANGES = re.compile(f"{_CHANGES}_*$")
 _PREFIX = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -60,6 +62,17 @@ def to_column(name: str) -> str:
 def from_column(name: str) -> str:
     """Inverse of `to_column`. SchemaError for what it never gives."""
     return _unescaped(name, _in_column, "a column's name")
+
+
+def to_namespace(keyspace: str) -> str:
+    """The namespace of a keyspace's current rows: `to_column`'s name, kept apart from the namespaces of changes."""
+    called = to_column(keyspace)
+    return f"{called}_" if _LIKE_CHANGES.search(called) else called
+
+
+def to_changes_namespace(keyspace: str) -> str:
+    """The namespace of a keyspace's changes, which is no keyspace's own."""
+    return f"{to_column(keyspace)}{_CHANGES}"
 
 
 def to_topic(prefix: str, keyspace: str, table: str) -> str:
@@ -123,9 +136,10 @@ def _in_topic(c: str) -> bool:
 
 
 def _in_column(c: str) -> bool:
-    """A letter that is its own small letter and no other capital's, or a digit, or `_`."""
+    """A letter that is its own small letter and no other capital's, or a decimal digit, or `_`: what Java too takes for one, so that
+    Iceberg need not change the name in Parquet."""
     if c == "_":
         return True
     upper = c.upper()
     lower = (upper if len(upper) == 1 else c).lower()
-    return c.isalnum() and lower == c
+    return (c.isalpha() or c.isdecimal()) and lower == c
