@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
@@ -69,7 +72,9 @@ def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
     _check_accounts(report, store, recording, batches)
     catalog = SqlCatalog("lake", uri=f"sqlite:///{site.catalog}")
     for keyspace, table in recording.cdc_tables:
-        rows = catalog.load_table((keyspace, table)).scan().to_arrow().to_pylist()
+        found = catalog.load_table((keyspace, table)).scan().to_arrow()
+        rows = found.to_pylist()
+        singles = frozenset(column.name for column in found.schema if pa.types.is_float32(column.type))
         name = f"{keyspace}.{table}"
         report.rows[name] = len(rows)
         report.row_samples[name] = rows[:_SHOWN]
@@ -77,7 +82,7 @@ def verify(site: Site, recording: Recording, bootstrap: str) -> Report:
         events = list(consume(bootstrap, f"{TOPIC_PREFIX}.{name}"))
         report.events_by_table[name] = len(events)
         report.event_samples += events[-1:]
-        report.problems += _check_events(name, events, rows)
+        report.problems += _check_events(name, events, rows, singles)
     for keyspace, table in set(recording.tables) - set(recording.cdc_tables):
         if catalog.table_exists((keyspace, table)):
             report.problems.append(f"{keyspace}.{table} is not captured, but has a table in the warehouse")
@@ -227,8 +232,8 @@ def consume(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
         consumer.close()
 
 
-def _check_events(name: str, events: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[str]:
-    """Each event once, each `before` the last `after` of its key, and what they fold to is the table."""
+def _check_events(name: str, events: list[dict[str, Any]], rows: list[dict[str, Any]], singles: frozenset[str]) -> list[str]:
+    """Each event once, each `before` the last `after` of its key, and what they fold to is the table. `singles`: its 32-bit floats."""
     problems = []
     sequences = Counter(tuple(event["source"]["sequence"]) for event in events)
     problems += [f"{name}: event {sequence} came {count} times" for sequence, count in sequences.items() if count > 1]
@@ -239,23 +244,28 @@ def _check_events(name: str, events: list[dict[str, Any]], rows: list[dict[str, 
             problems.append(f"{name}: event {event['source']['sequence']} of {key} does not begin where the last one ended")
         folded[key] = event["after"]
     remaining = Counter(json.dumps(after, sort_keys=True) for after in folded.values() if after is not None)
-    table = Counter(json.dumps(_as_event(row), sort_keys=True) for row in rows)
+    table = Counter(json.dumps(_as_event(row, singles), sort_keys=True) for row in rows)
     problems += [f"{name}: the events end with a row that the table has not: {row}" for row in (remaining - table).elements()]
     problems += [f"{name}: the table has a row that no event ends with: {row}" for row in (table - remaining).elements()]
     return problems
 
 
-def _as_event(row: dict[str, Any]) -> dict[str, Any]:
+def _as_event(row: dict[str, Any], singles: frozenset[str]) -> dict[str, Any]:
     """A row of the warehouse as the events show it."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
         if isinstance(value, list) and value and isinstance(value[0], tuple):
-            return {key: shown(item) for key, item in value}
+            pairs = [(shown(key), shown(item)) for key, item in value]
+            return dict(pairs) if all(isinstance(key, str) for key, _ in value) else [{"key": key, "value": item} for key, item in pairs]
         return [shown(item) for item in value] if isinstance(value, list) else _plain(value)
 
-    return {name: shown(value) for name, value in row.items() if name not in FACTS}
+    def of_column(name: str, value: Any) -> Any:
+        # numpy's text of a 32-bit float is the shortest, as the events have it.
+        return float(str(np.float32(value))) if name in singles and value is not None and math.isfinite(value) else shown(value)
+
+    return {from_column(name): of_column(name, value) for name, value in row.items() if name not in FACTS}
 
 
 # --- for people ------------------------------------------------------------------------------------------------------------------

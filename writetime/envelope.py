@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ import pyarrow as pa
 import writetime
 from writetime.cql.arrow import plain_values
 from writetime.cql.names import from_column, to_topic
-from writetime.cql.values import iso_date, iso_timestamp
+from writetime.cql.values import iso_date, iso_timestamp, json_float, json_real
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,10 @@ def encode(value: Any) -> bytes:
 
 
 def json_value(value: Any, kind: pa.DataType) -> Any:
-    """A warehouse value (see `rows_of`) as JSON, led by its Arrow type: bytes in base64, timestamps as ISO-8601 UTC with ms, dates
-    as ISO-8601, NaN and infinities by their names, structs and maps as objects (fields by their CQL names; map keys as text; a key
-    that is no text, as its JSON). A column that the warehouse does not have yet is null."""
+    """A warehouse value (see `rows_of`) as JSON, led by its Arrow type, in the forms of `writetime.cql.json`: bytes in base64,
+    timestamps as ISO-8601 UTC with ms, dates as ISO-8601, NaN and infinities by their names, structs as objects (fields by their CQL
+    names), maps as objects if their keys are text in Arrow, else as lists of {"key", "value"}. A column that the warehouse does not
+    have yet is null."""
     if value is None:
         return None
     if pa.types.is_binary(kind):
@@ -103,16 +103,13 @@ def json_value(value: Any, kind: pa.DataType) -> Any:
         return iso_timestamp(value // 1000)
     if pa.types.is_date(kind):
         return iso_date(value)
-    if pa.types.is_floating(kind) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if pa.types.is_floating(kind):
+        return json_float(value) if pa.types.is_float32(kind) else json_real(value)
     if pa.types.is_struct(kind):
         return {from_column(field.name): json_value(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
-        return {_text_key(json_value(key, kind.key_type)): json_value(item, kind.item_type) for key, item in value}
+        pairs = [(json_value(key, kind.key_type), json_value(item, kind.item_type)) for key, item in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else [{"key": key, "value": item} for key, item in pairs]
     if pa.types.is_list(kind):
         return [json_value(item, kind.value_type) for item in value]
     return value
-
-
-def _text_key(key: Any) -> str:
-    return key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))

@@ -75,7 +75,7 @@ NATIVES: Final = (
     Mapped("smallint", *_INT, note="As tinyint."),
     Mapped("int", *_INT),
     Mapped("bigint", *_LONG),
-    Mapped("counter", *_LONG, note="The sum of its shards; the shards themselves stay in the log."),
+    Mapped("counter", *_LONG, note="The sum of its shards, as a 64-bit number of Java's; the shards stay in the log."),
     Mapped("float", "float", "FLOAT", "float", "float", 'number, "NaN", "Infinity", "-Infinity"', note=_NAN),
     Mapped("double", "double", "DOUBLE", "double", "double", 'number, "NaN", "Infinity", "-Infinity"', note=_NAN),
     Mapped("varint", *_TEXT, '""', note=f"{_DIGITS} Option `varint`."),
@@ -127,7 +127,7 @@ SHAPES: Final = (
         "map<K, V>",
         "array of record cql.map_…",
         '[{"key": K, "value": V}, …]',
-        note="Arrow refuses a key that is null there.",
+        note="Arrow refuses a key that is null there; Arrow and Avro, keys that would become one.",
     ),
     Mapped(
         "tuple<A, B>",
