@@ -39,6 +39,7 @@ ORDERS = Table(
         )
     },
 )
+IN_CQL = {("cql", name): replace(kind, keyspace="cql") for (_, name), kind in TYPES.items()}
 HOME = {"street": "s", "zip": 1, "tags": ["a"]}
 ROW = {
     "id": UUID(int=7),
@@ -139,6 +140,22 @@ def test_schemas_before_and_after_an_alter_understand_each_other() -> None:
     # A column that was dropped.
     less = AvroTable.of(replace(ORDERS, columns={n: c for n, c in ORDERS.columns.items() if n != "note"}), TYPES)
     assert old.row(read(written(less.row_schema, less.row_datum(ROW)), less.row_schema, old.row_schema))["note"] is None
+
+
+def test_a_table_of_three_hundred_columns() -> None:
+    """Of all types in turn, named as nobody should: fastavro takes it, and it reads what it wrote when it had half of them."""
+    kinds = ["frozen<person>", 'frozen<"Odd Name">', "map<int, frozen<addr>>", "tuple<int, duration>", *sorted(NATIVE.keys() - {"counter"})]
+    columns = {"id": Column("id", "partition_key", "int", 0)}
+    columns |= {name: Column(name, "regular", kinds[i % len(kinds)]) for i, name in enumerate(f"Col.{n} _x{n}_" for n in range(300))}
+    half = {name: column for i, (name, column) in enumerate(columns.items()) if i < 150}
+    wide, narrow = (AvroTable.of(Table("cql", "_types", UUID(int=3), some), TYPES | IN_CQL) for some in (columns, half))
+    defined = names_in(wide.row_schema)
+    assert len(wide.row_schema["fields"]) == 301 == len({field["name"] for field in wide.row_schema["fields"]})
+    assert len(defined) == len(set(defined))
+    row = {"id": 7, "Col.0 _x0_": {"name": "n", "home": HOME, "work": None}, "Col.3 _x3_": (1, Duration(1, 2, 3))}
+    grown = wide.row(read(written(narrow.row_schema, narrow.row_datum(row)), narrow.row_schema, wide.row_schema))
+    assert grown == dict.fromkeys(wide.columns) | row
+    assert narrow.row(read(written(wide.row_schema, wide.row_datum(row)), wide.row_schema, narrow.row_schema)).items() <= grown.items()
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,22 @@ _THEIRS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def in_theirs(kind: CqlType, value: Any) -> Any:
+    """A value of ours in the driver's form."""
+    if value is None:
+        return None
+    if isinstance(kind, NativeType):
+        return _THEIRS.get(kind.name, lambda same: same)(value)
+    if isinstance(kind, CollectionType) and kind.kind == "map":
+        return {in_theirs(kind.elements[0], k): in_theirs(kind.elements[1], v) for k, v in value}
+    if isinstance(kind, CollectionType | VectorType):
+        element = kind.element if isinstance(kind, VectorType) else kind.elements[0]
+        return [in_theirs(element, one) for one in value]
+    fields = kind.known_fields if isinstance(kind, UdtType) else dict(enumerate(kind.fields))  # type: ignore[attr-defined]
+    parts = value.values() if isinstance(value, dict) else value
+    return tuple(in_theirs(field, part) for field, part in zip(fields.values(), parts, strict=True))
+
+
 def theirs(name: str, value: Any) -> bytes:
     return lookup_casstype(CLASS_OF[name]).serialize(_THEIRS.get(name, lambda same: same)(value), PROTOCOL)
 
@@ -125,6 +141,7 @@ def test_types_made_of_others(text: str, value: Any) -> None:
     kind = class_type(text)
     driver = driver_of(kind)
     raw = kind.encode(value)
+    assert raw == driver.serialize(in_theirs(kind, value), PROTOCOL)
     assert exact(kind.decode(raw)) == exact(value)
     assert exact(ours(kind, driver.deserialize(raw, PROTOCOL))) == exact(value)
 
