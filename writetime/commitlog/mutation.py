@@ -451,7 +451,13 @@ class _Reader:
         return self.blob(pos) if fixed_length is None else self.take(pos, fixed_length)
 
     def blob(self, pos: int) -> tuple[bytes, int]:
-        length, pos = read_unsigned(self.body, pos)
+        body = self.body
+        if pos < len(body) and body[pos] < 0x80:
+            # Nearly every length is of one byte, and blobs are what a mutation is made of.
+            end = pos + 1 + body[pos]
+            if end <= len(body):
+                return body[pos + 1 : end], end
+        length, pos = read_unsigned(body, pos)
         return self.take(pos, length)
 
     def take(self, pos: int, length: int) -> tuple[bytes, int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 from uuid import UUID
 
@@ -189,6 +190,7 @@ class Blocks:
         return self._types[known]
 
 
+@lru_cache(maxsize=4096)
 def _name(name: str) -> str:
     return printable(quoted(name))
 

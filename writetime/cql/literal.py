@@ -17,6 +17,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
+from writetime.cql.native import NativeType
 from writetime.cql.types import EMPTY, CollectionType, CqlType, CustomType, Duration, TupleType, UdtType, VectorType, quoted
 from writetime.errors import DecodeError, MalformedMutation, SchemaError
 
@@ -30,6 +31,9 @@ def literal(kind: CqlType, value: Any) -> str:
         return "null"
     if value is EMPTY:
         return "<empty>"
+    if type(kind) is NativeType:
+        # Nearly all are, and to ask for the others first takes longer than the literal.
+        return _NATIVE.get(kind.name, str)(value)
     if isinstance(kind, CollectionType):
         return _collection(kind, value)
     if isinstance(kind, VectorType):
