@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -306,6 +307,29 @@ def test_nobody_reads_on(folder: Path) -> None:
     assert len(lines(done.stdout)) == 1
     assert "Traceback" not in done.stderr
     assert "Broken" not in done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["dump"], 0), (["schema"], 0), (["verify"], 1), (["verify", "--json"], 1)])
+def test_a_pipe_that_is_closed_ends_quietly_but_proves_nothing(folder: Path, arguments: list[str], code: int) -> None:
+    """Nobody reads at all. `verify` that told nobody has not said that all is good."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "writetime.cli", *arguments, str(folder)]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[2])
+    os.close(write_end)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux plays a full disk")
+def test_a_full_disk_is_told(folder: Path) -> None:
+    command = [sys.executable, "-m", "writetime.cli", "dump", "--json", str(folder)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 1
+    assert "writetime: write the answer: stdout: No space left on device" in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
 
 
 def test_names_that_are_no_utf_8(run: Run, tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ to run: the command line loads this module for its help alone.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, Final
 
 import typer
+
+from writetime.errors import WritetimeError
 
 Paths = Annotated[
     list[str],
@@ -43,29 +46,38 @@ EngineName = Annotated[str, typer.Option("--engine", help="Who walks the segment
 UNREADABLE: Final = 1
 
 
-def _command(run: Callable[..., None]) -> Callable[..., None]:
-    """A command that ends quietly when nobody reads on (`| head`)."""
+def _command(*, cut_short: int = 0) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that ends quietly, with code `cut_short`, when nobody reads on (`| head`)."""
 
-    @wraps(run)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            # Names of columns may be no UTF-8; in JSON the escapes stand for what they are.
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-        try:
-            run(*args, **kwargs)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # Python would flush once more at its end, and complain.
-            import os
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        @wraps(run)
+        def wrapped(*args: Any, **kwargs: Any) -> None:
+            for stream in (sys.stdout, sys.stderr):
+                # Names of columns may be no UTF-8; in JSON the escapes stand for what they are.
+                if hasattr(stream, "reconfigure"):
+                    stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+            try:
+                run(*args, **kwargs)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                _close_stdout()
+                raise typer.Exit(cut_short) from None
+            except OSError as error:
+                # Files are read behind errors of their own (`inputs`); what is left is the answer, to a disk that is full.
+                _close_stdout()
+                raise WritetimeError(error.strerror or str(error), operation="write the answer", obj="stdout") from error
 
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
+        return wrapped
 
-    return wrapped
+    return decorate
 
 
-@_command
+def _close_stdout() -> None:
+    # Python would flush once more at its end, and complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@_command()
 def dump(
     paths: Paths,
     as_json: AsJson = False,
@@ -112,7 +124,7 @@ def dump(
     log.end(strict=strict)
 
 
-@_command
+@_command(cut_short=UNREADABLE)
 def verify(
     paths: Paths,
     as_json: AsJson = False,
@@ -148,7 +160,7 @@ def verify(
     log.end(strict=True)
 
 
-@_command
+@_command()
 def schema(
     paths: Paths,
     as_json: AsJson = False,

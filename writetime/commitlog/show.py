@@ -17,7 +17,7 @@ import sys
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from writetime.commitlog.dump import Lines
@@ -27,6 +27,9 @@ from writetime.cql.types import CollectionType, CqlType, UdtType, parse_type, qu
 from writetime.errors import SchemaError
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import Column, DroppedColumn, Schema, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Piece = tuple[str, str]
 """Text and its style (of rich); "" = none."""
@@ -43,6 +46,17 @@ class Shower(Protocol):
 
     def flush(self) -> None:
         """Write what is held back."""
+
+
+def console_of_stdout(width: int | None = None) -> Console:
+    """Where text for people goes. A pipe that is closed stays an error, for the command to end by."""
+    from rich.console import Console
+
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Stdout(file=sys.stdout, highlight=False, markup=False, width=width)
 
 
 def shower(schema: Schema, cdc_ever: Collection[UUID], *, as_json: bool) -> Shower:
@@ -72,10 +86,8 @@ class _JsonShower:
 
 class _TextShower:
     def __init__(self, schema: Schema, cdc_ever: Collection[UUID]) -> None:
-        from rich.console import Console
-
         self._blocks = Blocks(schema, cdc_ever)
-        self._console = Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
+        self._console = console_of_stdout()
 
     def __call__(self, name: str, found: Scan, frame: Frame, mutation: Mutation) -> None:
         lines = self._blocks.lines(name, frame, mutation)
@@ -83,7 +95,7 @@ class _TextShower:
             from rich.text import Text
 
             for line in lines:
-                self._console.print(Text.assemble(*line), end="\n")
+                self._console.print(Text.assemble(*line), soft_wrap=True)
         else:
             sys.stdout.write("".join(f"{''.join(text for text, _ in line)}\n" for line in lines))
 

@@ -12,10 +12,10 @@ from collections import Counter
 from typing import Final, Protocol
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from writetime.commitlog.show import console_of_stdout
 from writetime.commitlog.verify import Findings, Unreadable, Verdict
 from writetime.cql.literal import printable
 
@@ -47,9 +47,9 @@ class _JsonReporter:
 
 class _TextReporter:
     def __init__(self) -> None:
-        console = Console(highlight=False, markup=False)
+        console = console_of_stdout()
         # A file has no width, and nobody wants names cut off in one.
-        self._console = console if console.is_terminal else Console(highlight=False, markup=False, width=_WIDEST)
+        self._console = console if console.is_terminal else console_of_stdout(_WIDEST)
         self._updates: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
         self._captured: set[str] = set()
