@@ -1,8 +1,8 @@
 """The command line `writetime`: the core's own commands, and those that the rooms add.
 
-A room adds a command by an entry point of group `writetime.commands` whose value is a function with typer's annotations; the core
-imports no room. Errors of writetime become one line on stderr and an exit code: 2 if the configuration is wrong, else 1. A
-traceback is for `--debug`.
+A room adds a command by an entry point of group `writetime.commands` whose value is a function with typer's annotations; the core imports
+no room. Libraries that not all commands need wait for those that do. Errors of writetime become one line on stderr and an exit code: 2 if
+the configuration is wrong, else 1. A traceback is for `--debug`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from writetime.commitlog import cli as commitlog
-from writetime.config import load
 from writetime.errors import ConfigError, WritetimeError
 
 GROUP = "writetime.commands"
@@ -30,6 +28,8 @@ config_app = typer.Typer(no_args_is_help=True, help="Look at a pipeline's config
 @config_app.command("check")
 def config_check(file: _File) -> None:
     """Validate a configuration; says which key is wrong and why, and ends with code 2."""
+    from writetime.config import load
+
     config = load(file)
     typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: in order.")
 
@@ -37,6 +37,10 @@ def config_check(file: _File) -> None:
 @config_app.command("show")
 def config_show(file: _File, as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False) -> None:
     """Print the effective configuration: defaults filled in, variables replaced, secrets masked."""
+    import yaml
+
+    from writetime.config import load
+
     effective = load(file).model_dump(mode="json", by_alias=True)
     masked = _masked(effective)
     text = json.dumps(masked, indent=2) if as_json else yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
