@@ -102,7 +102,10 @@ def test_a_reversed_type_has_values_of_its_base_in_the_other_order() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ListType", "ListType(", "MapType(Int32Type)", "Int32Type)", "ReversedType(Int32Type,Int32Type)", "VectorType(FloatType)", "=>"],
+    [
+        *("", "ListType", "ListType(", "MapType(Int32Type)", "Int32Type)", "ReversedType(Int32Type,Int32Type)", "=>"),
+        *("VectorType(FloatType)", "VectorType(FloatType , -1)", "VectorType(FloatType , 0)", f"VectorType(FloatType , {1 << 31})"),
+    ],
 )
 def test_what_is_no_class_is_bytes_under_its_text(text: str) -> None:
     with pytest.raises(SchemaError):

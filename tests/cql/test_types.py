@@ -429,3 +429,10 @@ def test_assemble_simple_and_nothing() -> None:
     assert assemble(type_of("frozen<list<int>>"), [Cell("x", 1, bytes(4))]) == []
     for text in ("int", "list<int>", "map<int, int>", "addr"):
         assert assemble(type_of(text), []) is None
+
+
+@pytest.mark.parametrize("dimension", ["0", "-1", str(1 << 31), "9" * 5000])
+def test_a_vector_has_one_to_2_31_elements(dimension: str) -> None:
+    assert str(parse_type(f"vector<float, {(1 << 31) - 1}>", "k", {})).endswith("2147483647>")
+    with pytest.raises(SchemaError):
+        parse_type(f"vector<float, {dimension}>", "k", {})

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from writetime.cql.native import NATIVE, CqlType
-from writetime.cql.types import MAX_DEPTH, CollectionType, CustomType, TupleType, UdtType, VectorType
+from writetime.cql.types import MAX_DEPTH, MAX_DIMENSION, CollectionType, CustomType, TupleType, UdtType, VectorType
 from writetime.errors import MalformedMutation, SchemaError
 
 PACKAGE: Final = "org.apache.cassandra.db.marshal."
@@ -296,6 +296,8 @@ class _ClassParser:
         element = self.type(frozen=True)
         self._expect(",")
         dimension = int(self._next())
+        if not 0 < dimension <= MAX_DIMENSION:
+            raise ValueError(f"{dimension} is no dimension")
         self._expect(")")
         return VectorType(element, dimension)
 

@@ -307,6 +307,8 @@ class VectorType(CqlType):
 _TOKEN = re.compile(r"""\s*("(?:[^"]|"")*"|'[^']*'|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>,.])""")
 MAX_DEPTH: Final = 100
 """Types in types: more of them are no honest text."""
+MAX_DIMENSION: Final = (1 << 31) - 1
+"""Of a vector, and 1 is the least (Cassandra: VectorType counts in int)."""
 _PUNCTUATION: Final = frozenset("<>,.")
 _BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
@@ -395,7 +397,7 @@ class _Parser:
 
     def _vector(self, element: CqlType) -> VectorType:
         dimension = self._next()
-        if not dimension.isdigit():
+        if not dimension.isdecimal() or len(dimension) > len(str(MAX_DIMENSION)) or not 0 < int(dimension) <= MAX_DIMENSION:
             raise self._error(f"{dimension!r} is no dimension")
         self._expect(">")
         return VectorType(element, int(dimension))
