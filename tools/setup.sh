@@ -163,7 +163,7 @@ use_pip_settings() {
 }
 
 compile_kernel() {
-    # The compiler's cache knows the file of the outermost function only, not the others that went into it.
+    # Machine code of sources that have changed since is never used, but it would lie about.
     find writetime -name '*.nb[ci]' -delete
     # A fresh process would compile the compiler's own sources first, each time if it may not write them down.
     "$PYTHON" -m compileall -q "$VENV"/lib/python3*/site-packages/{numba,llvmlite}

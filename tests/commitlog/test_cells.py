@@ -39,6 +39,7 @@ from writetime.commitlog import cells_buffers
 from writetime.commitlog.cells import (
     CELLS,
     COMPLEX_DELETIONS,
+    MOST_BYTES,
     RANGES,
     SCHEMAS,
     Decoded,
@@ -53,6 +54,7 @@ from writetime.commitlog.cells import (
 from writetime.commitlog.dump import learn
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.files import mapped
+from writetime.commitlog.kernel import Frames
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Engine, Frame, scan
 from writetime.commitlog.vint import write_unsigned
@@ -533,6 +535,48 @@ def test_no_frames(engine: Engine) -> None:
 def test_frames_of_another_image_are_refused(engine: Engine, offset: int, length: int) -> None:
     with pytest.raises(CorruptFrame, match="out of the 10 bytes"):
         list(decode(bytes(10), [Frame(0, 0, offset, length)], SCHEMA, version=7, engine=engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_offsets_of_32_bits_cannot_count_is_refused(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(CorruptFrame, match="cannot count"):
+        list(decode(mapped(path), [Frame(0, 0, 0, 1 << 31)], SCHEMA, version=7, engine=engine))
+    # As much as that in many frames is more than one chunk, whatever is asked for.
+    assert list(chunks([MOST_BYTES, 1, MOST_BYTES - 1, 1], 1 << 40)) == [(0, 1), (1, 3), (3, 4)]
+
+
+def test_more_entries_than_offsets_can_count_are_refused() -> None:
+    decoder = cells_buffers._Decoder(b"", cells_buffers.places([]), SCHEMA, 7)
+    decoder.room[0] = MOST_BYTES // 2 + 1
+    decoder._make_room(0)
+    assert decoder.room[0] == MOST_BYTES
+    with pytest.raises(CorruptFrame, match="cannot count"):
+        decoder._make_room(0)
+
+
+def test_frames_in_uneven_or_narrow_columns() -> None:
+    image, frames = image_of([EVERYTHING, body_of(TTL_FRAME)])
+    columns: list[Any] = [np.array([frame[i] for frame in frames], np.int32) for i in (0, 2, 3)]
+    narrow, wide = (next(decode(image, given_, SCHEMA, version=7, engine="numba")) for given_ in (Frames(*columns), frames))
+    assert_equal(narrow, wide)
+    with pytest.raises(ValueError, match="1 positions, 2 offsets"):
+        list(decode(image, Frames(columns[0][:1], *columns[1:]), SCHEMA, version=7, engine="numba"))
+
+
+@pytest.mark.parametrize("dimension", [-1, 1 << 28, 1 << 29])
+def test_no_length_of_the_schema_sends_the_decoder_astray(dimension: int) -> None:
+    """Of a column and of a clustering: a text of the schema may say anything."""
+    kind = f"'org.apache.cassandra.db.marshal.VectorType(org.apache.cassandra.db.marshal.DoubleType , {dimension})'"
+    columns = {**TTL_TABLE.columns, "c": Column("c", "clustering", kind, position=0), "v": Column("v", "regular", kind)}
+    table = replace(TTL_TABLE, columns=columns)
+    head = b"\1" + table.id.bytes + bytes.fromhex("04 00000001 10 00 00 00 01 01 76 01")
+    rows_ = (bytes.fromhex(text) for text in ("24 00 01 78 00 01 79 01", "24 00 01 78 00 ff", "24 01 00 04 01", "24 00 00 00 00 01", "24"))
+    both([head + row for row in rows_], Schema(tables={table.id: table}))
+    lengths = cells_buffers._lengths([None, -4, 0, 7, 1 << 40])
+    assert lengths.tolist() == [-1, 0, 0, 7, MOST_BYTES]
 
 
 def test_engines_that_disagree_are_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
-from writetime.commitlog import crc, kernel, segment
+from writetime.commitlog import compiled, crc, kernel, segment
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.segment import peek
 
@@ -37,15 +40,15 @@ def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: 
     damaged = bytearray(SEGMENT)
     for position, content in changes:
         damaged[position : position + len(content)] = content
-    in_python, compiled = both(bytes(damaged[:size]), min(size, length))
-    assert in_python == compiled
+    in_python, in_machine_code = both(bytes(damaged[:size]), min(size, length))
+    assert in_python == in_machine_code
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
 def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
-    in_python, compiled = both(SEGMENT[:28] + content)
-    assert in_python == compiled
+    in_python, in_machine_code = both(SEGMENT[:28] + content)
+    assert in_python == in_machine_code
 
 
 @settings(max_examples=200, deadline=None)
@@ -53,8 +56,8 @@ def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
 def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
     """Valid pieces in wrong places: markers and frames whose CRCs hold but not there."""
     moved = SEGMENT[: 20 + target] + SEGMENT[20 + source : 20 + source + 120] + SEGMENT[20 + target + 100 :]
-    in_python, compiled = both(moved)
-    assert in_python == compiled
+    in_python, in_machine_code = both(moved)
+    assert in_python == in_machine_code
 
 
 def test_arrays_tell_what_peek_tells() -> None:
@@ -119,6 +122,49 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]
     after_numba = [sys.executable, "-c", f"import numba; {program}"]
     assert subprocess.run(after_numba, env=env, check=True, capture_output=True, text=True).stdout.split() == ["1", "0"]
+
+
+def double(n: int) -> int:
+    return 2 * n
+
+
+def test_machine_code_is_no_older_than_what_went_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba looks at the file of the outermost function only."""
+
+    def hits() -> int:
+        kept: Any = compiled.compiled_and_kept(double)
+        assert kept(21) == 42
+        return sum(kept.stats.cache_hits.values())
+
+    # numba looks into the environment again when it compiles.
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert [hits(), hits()] == [0, 1]
+    monkeypatch.setattr(compiled, "sources_digest", lambda: "of other sources")
+    assert [hits(), hits()] == [0, 1]
+
+
+def test_the_digest_covers_what_compiled_modules_import() -> None:
+    package = Path(compiled.__file__).parents[1]
+    for name in ("cells_kernel", "compiled", "crc", "kernel", "pointers"):
+        nodes = ast.walk(ast.parse((package / "commitlog" / f"{name}.py").read_text(encoding="utf-8")))
+        for node in (node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("writetime.")):
+            inside = str(node.module).removeprefix("writetime.").replace(".", "/")
+            files = [f"{inside}.py"] if (package / f"{inside}.py").exists() else [f"{inside}/{alias.name}.py" for alias in node.names]
+            assert set(files) <= set(compiled.SOURCES)
+
+
+def test_without_a_folder_to_write_to_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator"):
+        numba.njit(cache=True)(double)
+    assert compiled.compiled_and_kept(double)(21) == 42
+
+
+@pytest.mark.parametrize(("start", "length"), [(20, 101), (-1, 100), (20, -1), (20, 1 << 40)])
+def test_bytes_that_are_not_there_are_refused(start: int, length: int) -> None:
+    with pytest.raises(ValueError, match="of 100"):
+        kernel.walk(bytes(100), start, length, 1)
 
 
 def test_the_command_says_how_long_it_took(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ from writetime.schema.model import Column, DroppedColumn, Schema
 CHUNK_BYTES: Final = 2 << 20
 """Bytes of bodies that are decoded at once; a larger mutation is a chunk of its own. With more, memory is not kept warm."""
 
+MOST_BYTES: Final = (1 << 31) - 1
+"""Bytes of bodies that a chunk can hold: the offsets in its batches have 32 bits. No frame has more."""
+
 TABLE_ID: Final = pa.dictionary(pa.int32(), pa.binary(16))
 COLUMN: Final = pa.dictionary(pa.int32(), pa.binary())
 CLUSTERING: Final = pa.list_(pa.binary())
@@ -166,8 +169,12 @@ def decode_segment(scanned: Scan, schema: Schema, *, engine: Engine = "auto", ch
 
 
 def chunks(lengths: Sequence[int] | Any, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of frames whose bodies have at most `chunk_bytes` together; or one frame."""
-    ends = np.cumsum(np.asarray(lengths, np.int64))
+    """Ranges of frames whose bodies have at most `chunk_bytes` together; or one frame. Raises CorruptFrame for one that no log can hold."""
+    sizes = np.asarray(lengths, np.int64)
+    if sizes.max(initial=0) > MOST_BYTES:
+        raise too_large(f"a mutation of {sizes.max()} bytes")
+    chunk_bytes = min(chunk_bytes, MOST_BYTES)
+    ends = np.cumsum(sizes)
     first = before = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, before + chunk_bytes, side="right")))
@@ -177,6 +184,10 @@ def chunks(lengths: Sequence[int] | Any, chunk_bytes: int) -> Iterator[tuple[int
 
 def outside(position: int, size: int) -> CorruptFrame:
     return CorruptFrame(f"the frame reaches out of the {size} bytes that are there", operation="decode frames", position=position)
+
+
+def too_large(message: str) -> CorruptFrame:
+    return CorruptFrame(f"{message}: the offsets of Arrow's batches cannot count it", operation="decode frames")
 
 
 def _use_kernel(engine: Engine) -> bool:

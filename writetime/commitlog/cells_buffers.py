@@ -8,7 +8,7 @@ that one is content, the two disagree, and that is raised as the bug it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from writetime.commitlog.cells import (
     CELLS,
     CLUSTERING,
     COMPLEX_DELETIONS,
+    MOST_BYTES,
     RANGES,
     ROWS,
     UPDATES,
@@ -28,6 +29,7 @@ from writetime.commitlog.cells import (
     Failure,
     name_bytes,
     outside,
+    too_large,
 )
 from writetime.commitlog.cells import chunks as chunks_of
 from writetime.commitlog.cells_kernel import Cells, ComplexDeletions, Lists, Output, Ranges, Rows, Scratch, Tables, Updates
@@ -51,17 +53,16 @@ def tables_of(schema: Schema, dictionaries: Dictionaries) -> Tables:
     columns = [column for part in parts for column in part]
     names = [raw for raw, _ in columns]
     ids = np.array([shape.table.id.bytes for shape in shapes], "S16").view(">u8").astype(np.uint64).reshape(-1, 2)
-    clusterings = [kernel.VARIABLE if length is None else length for shape in shapes for length in shape.clustering]
     return Tables(
         len(shapes),
         np.ascontiguousarray(ids[:, 0]),
         np.ascontiguousarray(ids[:, 1]),
         np.array([dictionaries.table_codes[shape.table.id] for shape in shapes], np.int32),
         _starts([len(shape.clustering) for shape in shapes]),
-        np.array(clusterings, np.int32),
+        _lengths(length for shape in shapes for length in shape.clustering),
         _starts([len(part) for part in parts]),
         np.array([dictionaries.column_codes[column.name] for _, column in columns], np.int32),
-        np.array([kernel.VARIABLE if column.fixed_length is None else column.fixed_length for _, column in columns], np.int32),
+        _lengths(column.fixed_length for _, column in columns),
         np.array([column.complex for _, column in columns], np.uint8),
         _starts([len(raw) for raw in names]),
         np.frombuffer(bytearray(b"".join(names)), np.uint8),
@@ -81,6 +82,11 @@ def _wire_order(shape: TableShape, *, static: bool) -> list[tuple[bytes, mutatio
     return sorted(columns, key=lambda item: (item[1].complex, item[0]))
 
 
+def _lengths(lengths: Iterable[int | None]) -> Int32s:
+    """Nothing of more than an int32 fits into a body; a length below 0 would send the compiled decoder backwards."""
+    return np.array([kernel.VARIABLE if length is None else min(max(length, 0), MOST_BYTES) for length in lengths], np.int32)
+
+
 def _starts(lengths: Sequence[int]) -> Ints:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))))
 
@@ -98,7 +104,8 @@ class Places(NamedTuple):
 
 def places(frames: Sequence[Frame]) -> Places:
     if isinstance(frames, Frames):
-        return Places(*map(np.ascontiguousarray, (frames.position, frames.body_offset, frames.body_length)))
+        columns = (frames.position, frames.body_offset, frames.body_length)
+        return Places(*(np.ascontiguousarray(column, np.int64) for column in columns))
     found = np.array(frames, np.int64).reshape(-1, 4)
     return Places(*(np.ascontiguousarray(found[:, i]) for i in (0, 2, 3)))
 
@@ -142,17 +149,19 @@ class _Decoder:
             kernel.decode(np.concatenate((self.words, words((last - first, *place, failed, n, out)))))
             if n[kernel.LACKING] < 0:
                 break
-            self.room[int(n[kernel.LACKING])] *= 2
+            self._make_room(int(n[kernel.LACKING]))
         failures = [self._failure(*(int(column[i]) for column in place)) for i in np.flatnonzero(failed)]
         updates, rows, cells, complex_deletions, ranges = _batches(out, n.tolist(), self.dictionaries)
         return Decoded(updates, rows, cells, complex_deletions, ranges, tuple(failures))
 
     def _check_places(self) -> None:
         """Compiled code believes what it is told of places."""
-        _, offset, length = self.frames
+        position, offset, length = self.frames
+        if not len(position) == len(offset) == len(length):
+            raise ValueError(f"{len(position)} positions, {len(offset)} offsets and {len(length)} lengths of frames")
         beyond = np.flatnonzero((offset < 0) | (length < 0) | (offset > len(self.buf) - length))
         if beyond.size:
-            raise outside(int(self.frames.position[beyond[0]]), len(self.buf))
+            raise outside(int(position[beyond[0]]), len(self.buf))
 
     def _expect(self, frames: int, size: int) -> None:
         """Make room for what a chunk usually holds."""
@@ -165,6 +174,11 @@ class _Decoder:
         }
         for counter, entries in usual.items():
             self.room[counter] = max(self.room[counter], entries)
+
+    def _make_room(self, counter: int) -> None:
+        if self.room[counter] == MOST_BYTES:
+            raise too_large(f"a chunk holds more than {MOST_BYTES} entries of a kind")
+        self.room[counter] = min(2 * self.room[counter], MOST_BYTES)
 
     def _failure(self, position: int, offset: int, length: int) -> Failure:
         try:

@@ -2,13 +2,18 @@
 
 numba would by default compile for the very CPU at hand and miss its cache on any other. It takes its settings from the environment when it
 is imported; where somebody else has imported it before, they are set behind its back, which counts until it compiles for the first time.
+
+The cache holds machine code of whatever went into an outermost function, but numba asks only whether the file of that one has changed. What
+runs on pointers must not be older than those who call it: so its stamp covers the sources of all that goes in (`SOURCES`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
 os.environ.setdefault("NUMBA_CPU_NAME", "generic")
 os.environ.setdefault("NUMBA_CPU_FEATURES", "")
@@ -28,6 +33,14 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+SOURCES: Final = (
+    *(f"commitlog/{name}.py" for name in ("cells_kernel", "compiled", "crc", "frames", "kernel", "mutation", "pointers", "sections")),
+    "commitlog/segment.py",
+    "commitlog/vint.py",
+    "model.py",
+)
+"""What compiled functions are made of, their constants included, by its place in the package."""
+
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     """For functions that give instructions to the compiler."""
@@ -39,5 +52,22 @@ def compiled(function: _F) -> _F:
 
 
 def compiled_and_kept(function: _F) -> _F:
-    """For an outermost function only: it has the others inside, so that one file of machine code is all there is to load."""
-    return cast(_F, njit(nogil=True, cache=True)(function))
+    """For an outermost function only: it has the others inside, so that one file of machine code is all there is to load.
+
+    Where no folder can be written to, as for a user without a home, each process compiles for itself.
+    """
+    try:
+        kept: Any = njit(nogil=True, cache=True)(function)
+    except RuntimeError:
+        return compiled(function)
+    file = kept._cache._cache_file
+    file._source_stamp = (file._source_stamp, sources_digest())
+    return cast(_F, kept)
+
+
+def sources_digest() -> str:
+    """Changes with any of `SOURCES`."""
+    package = Path(__file__).parents[1]
+    # The loader knows its way into a zip file, too.
+    loader: Any = __spec__.loader
+    return hashlib.sha256(b"\0".join(loader.get_data(str(package / name)) for name in SOURCES)).hexdigest()

@@ -103,8 +103,13 @@ class Walk:
 
 
 def walk(buf: bytes, start: int, length: int, segment_id: int) -> Walk:
-    """The sections of a segment from `start`, looking at the first `length` bytes only. Arguments as `segment.walk`."""
+    """The sections of a segment from `start`, looking at the first `length` bytes only. Arguments as `segment.walk`.
+
+    Raises ValueError where those bytes are not there: compiled code believes what it is told.
+    """
     data = np.frombuffer(buf, np.uint8)
+    if start < 0 or not 0 <= length <= len(data):
+        raise ValueError(f"{length} bytes from {start} of {len(data)}")
     data.flags.writeable = False
     found = np.empty((length // (_OVERHEAD + _SMALLEST) + 1, _FRAME_COLUMNS), np.int64)
     problems = np.empty((_PROBLEMS, 3), np.int64)
