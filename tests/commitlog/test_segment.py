@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from tests.commitlog.examples import RANGES_TABLE, SCHEMA, TTL_FRAME, V8_HEADER_
 from writetime.commitlog import frames, sections
 from writetime.commitlog.descriptor import Descriptor
 from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.frames import is_zero
 from writetime.commitlog.segment import Ending, Engine, Scan, peek, scan
 from writetime.errors import CorruptDescriptor, CorruptFrame, MalformedMutation, NotASegment, TornTail, UnsupportedSegment, WritetimeError
 
@@ -333,3 +335,23 @@ def test_entries_of_every_size_keep_their_crc(engine: Engine) -> None:
     found = scan(content, engine=engine)
     assert [content[f.body_offset : f.body_offset + f.body_length] for f in found.frames] == bodies
     assert not found.problems
+
+
+class Counted(bytes):
+    """Bytes that count how many of them were looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        Counted.looked_at += len(found) if isinstance(key, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize(("zeros", "most"), [(0, 64), (8, 64), (1000, 4000)])
+def test_a_size_of_zero_does_not_cost_a_look_at_the_whole_file(zeros: int, most: int) -> None:
+    """Else a file of many such places would take the square of its length."""
+    Counted.looked_at = 0
+    assert not is_zero(Counted(bytes(zeros) + b"\1" + bytes(1 << 20)), 0, 1 << 20)
+    assert 0 < Counted.looked_at <= most
+    assert is_zero(bytes(zeros) + b"\1", 0, zeros)

@@ -170,12 +170,19 @@ def _data_end(buf: Bytes, start: int, end: int) -> int:
 
 
 @compiled
+def _is_zero(buf: Bytes, start: int, end: int) -> bool:
+    while start < end and buf[start] == 0:
+        start += 1
+    return start >= end
+
+
+@compiled
 def _check_frame(buf: Bytes, pos: int, end: int, clmul: bool) -> tuple[int, int]:
     if end - pos < 4:
         return _END, 0
     size = _u32(buf, pos)
     if size == 0:
-        return (_END if _data_end(buf, pos, end) == pos else _BAD_SIZE), 0
+        return (_END if _is_zero(buf, pos, end) else _BAD_SIZE), 0
     if end - pos < _BODY_OFFSET:
         return _OVERRUN, size
     crc = crc32(buf, pos, pos + 4, 0, clmul)
