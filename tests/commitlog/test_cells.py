@@ -645,3 +645,10 @@ def test_schemas_hold_no_null_where_none_is_meant() -> None:
 def test_static_row_example() -> None:
     (chunk,) = both([STATICS_BODY])
     assert chunk.rows.column("static").to_pylist() == [True]
+
+
+def test_a_base_of_no_timestamp_is_the_epoch() -> None:
+    bases = write_unsigned(-(2**63) - 1_442_880_000_000_000) + b"\0\0"
+    body = b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + b"\x10" + bases + b"\0\1" + bytes.fromhex("24 07 01")
+    (chunk,) = both([body])
+    assert chunk.rows["liveness_timestamp"].to_pylist() == [1_442_880_000_000_007]

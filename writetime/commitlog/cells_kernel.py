@@ -18,7 +18,7 @@ import numpy as np
 from writetime.commitlog import mutation
 from writetime.commitlog.compiled import Bytes, Int32s, Ints, Words, compiled, compiled_and_kept
 from writetime.commitlog.pointers import reader
-from writetime.commitlog.vint import _EXTRA
+from writetime.commitlog.vint import _EXTRA, as_int64
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 
 
@@ -168,6 +168,7 @@ _USE_ROW_TIMESTAMP, _USE_ROW_TTL = mutation.USE_ROW_TIMESTAMP, mutation.USE_ROW_
 _EPOCH_MICROS, _EPOCH_SECONDS = mutation.EPOCH_MICROS, mutation.EPOCH_SECONDS
 _INVALID, _UNSIGNED_NONE = mutation.INVALID_DELETION_TIME, mutation.UNSIGNED_NO_DELETION_TIME
 _BATCH, _LARGE_SUBSET = mutation.CLUSTERING_BATCH, mutation.LARGE_SUBSET
+_NO_BASE = as_int64(NO_TIMESTAMP - mutation.EPOCH_MICROS)
 _EXPIRED, _NO_TIME, _NO_TIMESTAMP, _NO_TTL = EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 
 _FURTHER_BYTES = np.array(_EXTRA, np.int64)
@@ -588,8 +589,8 @@ def _bases(buf: Bytes, pos: int, end: int, bases: Ints) -> int:
     timestamp, pos = _vint(buf, pos, end)
     time, pos = _vint(buf, pos, end)
     ttl, pos = _vint(buf, pos, end)
-    base = timestamp + _EPOCH_MICROS
-    bases[0] = _EPOCH_MICROS if base == NO_TIMESTAMP else base
+    # Compared before the sum: compiled code may take it that a sum does not wrap.
+    bases[0] = _EPOCH_MICROS if timestamp == _NO_BASE else timestamp + _EPOCH_MICROS
     bases[1] = _int32(time + _EPOCH_SECONDS)
     bases[2] = _int32(ttl)
     return pos
