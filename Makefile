@@ -37,11 +37,11 @@ test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read wh
 fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m tests.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)
 
-bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
-	@$(PYTHON) -m benchmarks.decode $(ARGS)
-
 fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's own reader too: it delivers nothing else
 	@$(PYTHON) -m tests.fuzz.against_java --cases $(or $(CASES),5000) --seed $(or $(SEED),1) $(ARGS)
+
+bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
+	@$(PYTHON) -m benchmarks.decode $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record
