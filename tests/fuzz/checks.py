@@ -6,6 +6,7 @@ run can show that it got everywhere. An exception that is none of writetime's ow
 
 from __future__ import annotations
 
+import re
 import resource
 import struct
 import tracemalloc
@@ -44,6 +45,7 @@ MOST_GROWTH_KIB = 48 << 10
 MOST_TRACED = 4 << 20
 """Bytes that Python may have allocated at one moment of a traced case."""
 TRACED_EVERY = 128
+_NOT_ZERO = re.compile(rb"[^\0]")
 _HEADER_ERRORS = (NotASegment, CorruptDescriptor, UnsupportedSegment)
 _BODY_ERRORS = (UnknownTable, UnknownColumn, MalformedMutation)
 
@@ -275,9 +277,14 @@ def _first_section(image: bytes) -> int:
 
 
 def _next_marker(image: bytes, pos: int, end: int, seed: int) -> int:
-    """Where the next marker stands whose CRC holds, or `end`."""
-    whole = (at for at in range(pos, end - 7) if sections.parse_marker(image, at)[1] == sections.marker_crc(seed, at))
-    return next(whole, end)
+    """Where the next marker stands whose CRC holds, or `end`. A CRC has a byte that is not zero: holes of megabytes are leapt over."""
+    tried = pos
+    for match in _NOT_ZERO.finditer(image, pos, end):
+        for at in range(max(tried, match.start() - 7), min(match.start() - 3, end - 7)):
+            if sections.parse_marker(image, at)[1] == sections.marker_crc(seed, at):
+                return at
+        tried = max(tried, match.start() - 3)
+    return end
 
 
 def _same(what: str, one: object, other: object) -> None:
