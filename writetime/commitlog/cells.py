@@ -125,11 +125,17 @@ class Dictionaries:
         names = {column.name for column in columns if column.kind in ("static", "regular")}
         raw = sorted((encoded, name) for name in names if (encoded := name_bytes(name)) is not None)
         return cls(
-            pa.array([table_id.bytes for table_id in ids], pa.binary(16)),
-            pa.array([encoded for encoded, _ in raw], pa.binary()),
+            pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(b"".join(table_id.bytes for table_id in ids))]),
+            _binaries([encoded for encoded, _ in raw]),
             {table_id: code for code, table_id in enumerate(ids)},
             {name: code for code, (_, name) in enumerate(raw)},
         )
+
+
+def _binaries(values: Sequence[bytes]) -> Any:
+    """An array of bytes. Not by pa.array(), which imports pandas: a second of a fresh process."""
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def name_bytes(name: str) -> bytes | None:

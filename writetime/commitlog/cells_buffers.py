@@ -300,7 +300,8 @@ def _batches(out: Output, n: list[int], codes: Dictionaries) -> tuple[Any, ...]:
     return tuple(pa.RecordBatch.from_arrays(list(arrays), schema=schema) for schema, arrays in found)
 
 
-_NO_RANGES = tuple(pa.array([], field.type) for field in RANGES)
+# Not pa.array(): that would import pandas, a second of a fresh process.
+_NO_RANGES = tuple(pa.nulls(0, field.type) for field in RANGES)
 
 
 def _bits(flags: Any) -> Any:
