@@ -60,6 +60,36 @@ class CatalogConfig(_Model):
     warehouse: str = Field(description="Folder or bucket URL under which the tables' files lie.")
 
 
+class EventsConfig(_Model):
+    """What the stream of changes tells."""
+
+    versions: Literal["each", "last"] = Field(
+        default="each",
+        description="each: an event per distinct version of a row, in writetime order. last: one per row and batch, from what was to what "
+        "is.",
+    )
+    deletes: Literal["rows", "one"] = Field(
+        default="rows",
+        description="rows: a range or partition delete is an event per row that it took. one: it is one event, whose key holds the prefix, "
+        "without rows.",
+    )
+
+
+class WarehouseConfig(_Model):
+    """How the tables of current rows are kept."""
+
+    cell_facts: Literal["map", "struct", "none"] = Field(
+        default="map",
+        description="Writetime (µs) and expiry (s) of a row's columns, in `_writetime` and `_expires_at`: as maps by column name, as structs with "
+        "a field per column, or not at all. Of a collection the latest writetime and the earliest expiry. A table stays as it was made.",
+    )
+    writes: Literal["merge-on-read", "copy-on-write"] = Field(
+        default="merge-on-read",
+        description="merge-on-read: a batch writes what it changes, and readers put it together. copy-on-write: a batch writes each file "
+        "anew of which it changes a row.",
+    )
+
+
 class KafkaConfig(_Model):
     """Where change events go."""
 
@@ -125,6 +155,8 @@ class PipelineConfig(_Model):
     state: str | None = Field(default=None, description="Folder or URL under which the state shards lie; default: the bucket.")
     tables: TablesConfig = TablesConfig()
     catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
+    warehouse: WarehouseConfig = WarehouseConfig()
+    events: EventsConfig = EventsConfig()
     kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
