@@ -164,8 +164,8 @@ class DynamicCompositeType(CustomType):
 
 def _typed_key(kind: CqlType, value: bytes) -> tuple[str, str, Any]:
     # Components of different types are ordered by the names of their classes (DynamicCompositeType.getComparator).
-    base = _class_name(kind.base) if isinstance(kind, ReversedType) else ""
-    return _class_name(kind), base, kind.sort_key(value)
+    base = class_name(kind.base) if isinstance(kind, ReversedType) else ""
+    return class_name(kind), base, kind.sort_key(value)
 
 
 def _components(data: bytes, pos: int, *, dynamic: bool) -> list[Component]:
@@ -208,7 +208,7 @@ def class_type(text: str) -> CqlType:
     return kind
 
 
-def _class_name(kind: CqlType) -> str:
+def class_name(kind: CqlType) -> str:
     """Simple class name of a type that `class_type` made."""
     if isinstance(kind, CustomType | ReversedType):
         return kind.java_class.split("(", 1)[0].rsplit(".", 1)[-1].strip()

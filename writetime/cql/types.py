@@ -41,6 +41,8 @@ __all__ = [
     "assemble",
     "parse_type",
     "quoted",
+    "read_values",
+    "starting_fields",
     "timeuuid_key",
     "uuid_key",
     "wire_shape",
@@ -65,14 +67,15 @@ class CustomType(CqlType):
 
     @property
     def fixed_length(self) -> int | None:  # type: ignore[override]
-        return _CUSTOM_FIXED_LENGTH.get(self._class_name)
+        return _CUSTOM_FIXED_LENGTH.get(self.class_name)
 
     @property
-    def _class_name(self) -> str:
+    def class_name(self) -> str:
+        """Simple name of the class."""
         return self.java_class.split("(")[0].rsplit(".", 1)[-1]
 
     def _sort_key(self, data: bytes) -> Any:
-        key = _CUSTOM_KEY.get(self._class_name)
+        key = _CUSTOM_KEY.get(self.class_name)
         return data if key is None else (True, key(data)) if data else (False,)
 
     def _decode(self, data: bytes) -> bytes:
@@ -96,7 +99,7 @@ def _read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:
     return data[pos : pos + length], pos + length
 
 
-def _read_values(data: bytes, per_element: int) -> list[bytes | None]:
+def read_values(data: bytes, per_element: int) -> list[bytes | None]:
     """The values of a frozen collection: i32 count, then count x per_element values."""
     (count,) = struct.unpack_from(">i", data)
     if count < 0 or count * per_element * 4 > len(data) - 4:
@@ -143,7 +146,7 @@ class CollectionType(CqlType):
     def _sort_key(self, data: bytes) -> Any:
         if not data:
             return (False,)
-        return True, tuple(_part_key(self._at(i), part) for i, part in enumerate(_read_values(data, len(self.elements))))
+        return True, tuple(_part_key(self._at(i), part) for i, part in enumerate(read_values(data, len(self.elements))))
 
     def _at(self, index: int) -> CqlType:
         return self.elements[index % len(self.elements)]
@@ -151,7 +154,7 @@ class CollectionType(CqlType):
     def _decode(self, data: bytes) -> list[Any] | Empty:
         if not data:
             return EMPTY
-        values = [_part(self._at(i), part) for i, part in enumerate(_read_values(data, len(self.elements)))]
+        values = [_part(self._at(i), part) for i, part in enumerate(read_values(data, len(self.elements)))]
         return values if self.kind != "map" else list(zip(values[::2], values[1::2], strict=True))
 
     def _encode(self, value: Any) -> bytes:
@@ -240,17 +243,25 @@ def _read_fields(kinds: Sequence[CqlType], data: bytes, *, exact: bool) -> list[
     return values
 
 
-def _fields_key(kinds: Sequence[CqlType], data: bytes) -> Any:
-    keys, pos = [], 0
-    for kind in kinds:
+def starting_fields(kinds: Sequence[CqlType], data: bytes) -> list[bytes | None]:
+    """The fields of a tuple or user type up to the last that is not null.
+
+    Nulls at the end are the same as fields that are not there (TupleType.compareCustom).
+    """
+    fields: list[bytes | None] = []
+    pos = 0
+    for _ in kinds:
         if pos >= len(data):
             break
         part, pos = _read_value(data, pos)
-        keys.append(_part_key(kind, part))
-    # Nulls at the end are the same as fields that are not there (TupleType.compareCustom).
-    while keys and keys[-1] == (0,):
-        keys.pop()
-    return tuple(keys)
+        fields.append(part)
+    while fields and fields[-1] is None:
+        fields.pop()
+    return fields
+
+
+def _fields_key(kinds: Sequence[CqlType], data: bytes) -> Any:
+    return tuple(_part_key(kind, part) for kind, part in zip(kinds, starting_fields(kinds, data), strict=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,10 +280,10 @@ class VectorType(CqlType):
         return None if self.element.fixed_length is None else self.element.fixed_length * self.dimension
 
     def _sort_key(self, data: bytes) -> Any:
-        return tuple(self.element.sort_key(part) for part in self._parts(data)) if data else ()
+        return tuple(self.element.sort_key(part) for part in self.parts(data)) if data else ()
 
     def _decode(self, data: bytes) -> list[Any] | Empty:
-        return [self.element.decode(part) for part in self._parts(data)] if data else EMPTY
+        return [self.element.decode(part) for part in self.parts(data)] if data else EMPTY
 
     def _encode(self, value: Any) -> bytes:
         if value is EMPTY:
@@ -287,7 +298,8 @@ class VectorType(CqlType):
             raise ValueError(f"an element without its {length} bytes")
         return b"".join(parts)
 
-    def _parts(self, data: bytes) -> list[bytes]:
+    def parts(self, data: bytes) -> list[bytes]:
+        """The elements of a value that has bytes. Raises ValueError or IndexError if it is none."""
         parts, pos = [], 0
         for _ in range(self.dimension):
             length = self.element.fixed_length
