@@ -29,7 +29,7 @@ _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One entry per row of ROWS, in its order: `rows` (binary) the flat row, not settled; `max_timestamps` (int64) as `flat.max_timestamp`."""
+    """One entry per row of ROWS: `rows` (binary) the flat row, not settled; `max_timestamps` (int64) as `flat.max_timestamp`."""
 
     rows: Any
     max_timestamps: Any
@@ -157,10 +157,16 @@ class _Folding:
 
     def joined(self) -> Joined:
         items, befores, afters, deleted = zip(*self.events, strict=True) if self.events else ((), (), (), ())
-        flags = (pa.array(values, pa.bool_()) for values in (self.changed, self.left, self.applied))
-        numbers = (pa.array(values, pa.int32()) for values in (items, befores, afters))
         return Joined(
-            pa.array(self.states, pa.binary()), *flags, pa.array(self.versions, pa.binary()), *numbers, pa.array(deleted, pa.bool_())
+            states=pa.array(self.states, pa.binary()),
+            changed=pa.array(self.changed, pa.bool_()),
+            left=pa.array(self.left, pa.bool_()),
+            applied=pa.array(self.applied, pa.bool_()),
+            versions=pa.array(self.versions, pa.binary()),
+            event_item=pa.array(items, pa.int32()),
+            event_before=pa.array(befores, pa.int32()),
+            event_after=pa.array(afters, pa.int32()),
+            event_deleted=pa.array(deleted, pa.bool_()),
         )
 
 
