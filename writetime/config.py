@@ -80,8 +80,9 @@ class WarehouseConfig(_Model):
 
     cell_facts: Literal["map", "struct", "none"] = Field(
         default="map",
-        description="Writetime (µs) and expiry (s) of a row's columns, in `_writetime` and `_expires_at`: as maps by column name, as structs with "
-        "a field per column, or not at all. Of a collection the latest writetime and the earliest expiry. A table stays as it was made.",
+        description="Writetime (µs) and expiry (s) of a row's columns, in `_writetime` and `_expires_at`: as maps by column name, as "
+        "structs with a field per column, or not at all. Of a collection the latest writetime and the earliest expiry. A table stays "
+        "as it was made.",
     )
     writes: Literal["merge-on-read", "copy-on-write"] = Field(
         default="merge-on-read",
