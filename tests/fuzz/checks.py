@@ -118,7 +118,7 @@ class Checker:
         _same("end", (python.end, python.ending), (numba.end, numba.ending))
         self._within_bounds(python, case)
         for problem in python.problems:
-            self.seen[f"problem: {type(problem.error).__name__}: {problem.error.message.rpartition(' (')[0]}"] += 1
+            self.seen[f"problem: {type(problem.error).__name__}: {_kind_of(problem.error.message)}"] += 1
         self.seen[f"ending: {python.ending}"] += 1
         self.seen["frames"] += len(python.frames)
         return python
@@ -290,3 +290,8 @@ def _next_marker(image: bytes, pos: int, end: int, seed: int) -> int:
 def _same(what: str, one: object, other: object) -> None:
     if one != other:
         raise Broken(f"{what} differ: {str(one)[:400]} / {str(other)[:400]}")
+
+
+def _kind_of(message: str) -> str:
+    """The message without what differs from case to case: what is in the last brackets, and numbers."""
+    return re.sub(r"\b\d+\b", "N", message.rpartition(" (")[0])
