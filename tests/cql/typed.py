@@ -100,6 +100,12 @@ def typed_values(draw: st.DrawFn, depth: int = 4, limits: Limits | None = None, 
     return text, _Drawn(draw, {**NATIVE_VALUES, **(limits or {})}, empty_keys).value(kind_of(text))
 
 
+@st.composite
+def values_of(draw: st.DrawFn, text: str, limits: Limits | None = None) -> Any:
+    """A value of the type of this text."""
+    return _Drawn(draw, {**NATIVE_VALUES, **(limits or {})}, True).value(kind_of(text))
+
+
 class _Drawn:
     """Draws values of one type after the other; strategies of strategies would take far longer to build."""
 
