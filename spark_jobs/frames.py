@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
+from spark_jobs.scan import Routes as Routes
+from spark_jobs.scan import key_bucket as key_bucket
 from writetime.batch.documents import SegmentInput
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import peek, scan
 from writetime.errors import DecodeError, MalformedMutation, ObjectNotFound, SchemaError, SegmentError, UnknownTable
-from writetime.schema.model import Schema
 from writetime.schema.system import SCHEMA_TABLES
 from writetime.store import open_store
 
@@ -147,26 +146,6 @@ def _row(segment: int, kind: str, position: int, body: bytes | None, detail: str
         "body": body,
         "detail": detail,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    """What routing needs: the schema in force, the tables that are captured with their number of key buckets, the commit log
-    version of each segment of the manifest, and the tables that ought to be captured but cannot be, with the reason."""
-
-    schema: Schema
-    buckets: dict[UUID, int]
-    versions: list[int]
-    refused: dict[UUID, str] = field(default_factory=dict)
-
-    def name(self, table_id: UUID) -> str:
-        table = self.schema.tables.get(table_id)
-        return table.label if table else str(table_id)
-
-
-def key_bucket(key: bytes, buckets: int) -> int:
-    """The key bucket of a partition key: the same on every machine and in every version, since state shards are named by it."""
-    return zlib.crc32(key) % buckets
 
 
 def router(routes: Routes) -> Callable[[Batches], Batches]:

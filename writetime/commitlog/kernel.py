@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -38,11 +38,27 @@ _PROBLEMS = 1024
 _i64: Any = np.int64
 
 
-class Frames(Sequence[Frame]):
-    """Frames of a segment as arrays, in log order. A `Frame` is made when it is asked for: making all of them costs as much as the walk."""
+class Peeks(NamedTuple):
+    """What stands at the beginning of each body, as in `Walk`."""
 
-    def __init__(self, position: Ints, body_offset: Ints, body_length: Ints) -> None:
-        self.position, self.body_offset, self.body_length = position, body_offset, body_length
+    update_count: Ints
+    table_hi: Words
+    table_lo: Words
+    key_offset: Ints
+    key_length: Ints
+
+    def sliced(self, index: slice) -> Peeks:
+        return Peeks(self.update_count[index], self.table_hi[index], self.table_lo[index], self.key_offset[index], self.key_length[index])
+
+
+class Frames(Sequence[Frame]):
+    """Frames of a segment as arrays, in log order. A `Frame` is made when it is asked for: making all of them costs as much as the walk.
+
+    `peeks` is there for those that `walk` has found.
+    """
+
+    def __init__(self, position: Ints, body_offset: Ints, body_length: Ints, peeks: Peeks | None = None) -> None:
+        self.position, self.body_offset, self.body_length, self.peeks = position, body_offset, body_length, peeks
 
     def __len__(self) -> int:
         return len(self.position)
@@ -58,7 +74,7 @@ class Frames(Sequence[Frame]):
     def __getitem__(self, index: int | slice) -> Frame | Frames:
         columns = (self.position[index], self.body_offset[index], self.body_length[index])
         if isinstance(index, slice):
-            return Frames(*columns)
+            return Frames(*columns, self.peeks and self.peeks.sliced(index))
         position, offset, length = map(int, columns)
         return Frame(position, offset - _BODY_OFFSET, offset, length)
 
@@ -95,8 +111,9 @@ class Walk:
     def as_python(self) -> tuple[Sequence[Frame], list[RawProblem], int]:
         """What `segment.walk` gives."""
         problems = zip(self.problem_position.tolist(), self.problem_size.tolist(), self.problem_reason.tolist(), strict=True)
+        peeks = Peeks(self.update_count, self.table_hi, self.table_lo, self.key_offset, self.key_length)
         return (
-            Frames(self.position, self.body_offset, self.body_length),
+            Frames(self.position, self.body_offset, self.body_length, peeks),
             [RawProblem(position, size, Reason(reason)) for position, size, reason in problems],
             self.end,
         )

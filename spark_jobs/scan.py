@@ -1,0 +1,556 @@
+"""The first two stages of a batch: what segments hold, and the bytes of the mutations that it wants. Functions for `mapInArrow`.
+
+    survey   counts, damaged ranges, and the bodies that teach: mutations of system_schema and of system.local; no others leave a worker
+    route    once the schema is known: the bodies of captured tables by (table, key bucket), all else as counts
+
+Strategy: each stage reads the segments anew, because scanning is fast and keeping what was found is not. A task has a *group* of segments:
+of different nodes and of about the same time, so that what replicas hold in common is dropped before it travels. One segment at a time is
+in memory, and of each distinct mutation one body. A segment's frames are arrays of positions in its image; nothing is made for each of
+them but a digest. Only mutations of several updates, and those of the schema, are parsed.
+
+A damaged range becomes a row with its bytes; nothing is dropped: the counts of the survey and the rows of routing must come to the same.
+Knows no driver state but what it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from writetime.batch.documents import SegmentInput
+from writetime.commitlog import cells
+from writetime.commitlog.frames import BODY_OFFSET
+from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.segment import Frame, Scan, peek, scan
+from writetime.commitlog.vint import read_unsigned
+from writetime.errors import DecodeError, MalformedMutation, ObjectNotFound, SegmentError, UnknownTable, WritetimeError
+from writetime.schema.model import Schema
+from writetime.schema.system import LOCAL, SCHEMA_TABLES
+from writetime.store import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Batches = Iterable[pa.RecordBatch]
+Ints = npt.NDArray[np.int64]
+
+_PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64())])
+SEGMENTS = pa.schema([("segments", pa.list_(_PLACE))])
+"""A task each: its segments by their index in the manifest, ascending."""
+
+SURVEY = pa.schema(
+    [
+        ("kind", pa.string()),  # problem | done | schema | local
+        ("segment", pa.int32()),  # index into the manifest's segments
+        ("position", pa.int64()),  # where the frame ends, or the damaged range begins
+        ("body", pa.binary()),  # the mutation, or the damaged bytes
+        ("detail", pa.string()),  # JSON: of a problem its kind, size and message; of `done` the counts
+    ]
+)
+"""`done` comes once a segment: `frames`, `updates`, and `tables`: [frames, updates] by the table id of a frame's first update."""
+
+COPIES = pa.list_(pa.struct([("segment", pa.int32()), ("position", pa.int64())]))
+ROUTED = pa.schema(
+    [
+        ("kind", pa.string()),  # update | not_ours | quarantined | reread
+        ("table", pa.string()),
+        ("table_id", pa.binary()),
+        ("bucket", pa.int32()),
+        ("key", pa.binary()),
+        ("digest", pa.binary()),
+        ("copies", COPIES),
+        ("updates", pa.int32()),
+        ("body", pa.binary()),
+        ("detail", pa.string()),
+    ]
+)
+"""`update`: a distinct mutation of a task each, and each captured table in it; `copies` says where it stands, ascending, `updates` how
+many of its updates are the table's, in each copy. `quarantined`: one frame each, and each table in it that is not to be had. `not_ours`:
+the number of `updates` of a table in a task, all copies counted. `reread`: how many `updates` come from segments of an earlier batch."""
+
+GROUP_BYTES = 128 << 20
+"""Bytes of segments that one task reads, unless one alone has more."""
+SMALL_GROUP_BYTES = 16 << 20
+"""Up to so many bytes, segments go into one task whoever wrote them: a task ought to be worth its start."""
+_BYTES_PER_BATCH = 4 << 20
+_DIGEST_BYTES = 16
+"""128 bits of a cryptographic hash: nobody can make two mutations look like one."""
+
+Only = Mapping[int, tuple[frozenset[UUID], int]]
+"""By index of a segment: tables, and the position past which frames of them are wanted. All else in that segment is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What routing needs: the schema in force, the tables that are captured with their number of key buckets, the commit log
+    version of each segment of the manifest, and the tables that ought to be captured but cannot be, with the reason."""
+
+    schema: Schema
+    buckets: dict[UUID, int]
+    versions: list[int]
+    refused: dict[UUID, str] = field(default_factory=dict)
+
+    def name(self, table_id: UUID) -> str:
+        table = self.schema.tables.get(table_id)
+        return table.label if table else str(table_id)
+
+
+def key_bucket(key: bytes, buckets: int) -> int:
+    """The key bucket of a partition key: the same on every machine and in every version, since state shards are named by it."""
+    return zlib.crc32(key) % buckets
+
+
+# --- which segments go into one task ----------------------------------------------------------------------------------------------
+
+
+def groups(segments: Sequence[SegmentInput]) -> list[list[int]]:
+    """Indexes of segments, ascending in each group: one segment a node, of about the same time, as long as bytes allow."""
+    order = sorted(range(len(segments)), key=lambda index: (segments[index].sealed_at, segments[index].object))
+    made: list[_Group] = []
+    for index in order:
+        segment = segments[index]
+        if not made or not made[-1].takes(segment):
+            made.append(_Group())
+        made[-1].add(index, segment)
+    return [sorted(group.members) for group in made]
+
+
+class _Group:
+    def __init__(self) -> None:
+        self.members: list[int] = []
+        self.nodes: set[str] = set()
+        self.size = 0
+
+    def takes(self, segment: SegmentInput) -> bool:
+        size = self.size + segment.size
+        return size <= SMALL_GROUP_BYTES or (size <= GROUP_BYTES and segment.ref.node.host_id not in self.nodes)
+
+    def add(self, index: int, segment: SegmentInput) -> None:
+        self.members.append(index)
+        self.nodes.add(segment.ref.node.host_id)
+        self.size += segment.size
+
+
+def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]) -> list[tuple[list[tuple[int, str, int]]]]:
+    """Groups as rows of SEGMENTS."""
+    return [([(index, segments[index].object, segments[index].generation) for index in group],) for group in members]
+
+
+def tasks(spark: SparkSession, segments: Sequence[SegmentInput], members: Sequence[Sequence[int]]) -> DataFrame:
+    """Groups as a data frame of SEGMENTS, a partition each."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    rows = spark.sparkContext.parallelize(task_rows(segments, members), max(1, len(members)))
+    return spark.createDataFrame(rows, schema=from_arrow_schema(SEGMENTS))
+
+
+# --- a segment as arrays ----------------------------------------------------------------------------------------------------------
+
+
+class _Frames(NamedTuple):
+    """Frames that say whose they are, in log order: as in `writetime.commitlog.kernel.Walk`, `table` being an index into `tables`."""
+
+    position: Ints
+    offset: Ints
+    length: Ints
+    updates: Ints
+    table: Ints
+    key_offset: Ints
+    key_length: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    number: int
+    image: bytes
+    frames: _Frames
+    tables: list[UUID]
+    size: int
+    problems: list[dict[str, Any]]
+
+    def body(self, at: int) -> bytes:
+        offset = int(self.frames.offset[at])
+        return self.image[offset : offset + int(self.frames.length[at])]
+
+    def key(self, at: int) -> bytes:
+        offset = int(self.frames.key_offset[at])
+        return self.image[offset : offset + int(self.frames.key_length[at])]
+
+
+class _Reader:
+    """Opens the segments of a task's rows."""
+
+    def __init__(self, bucket_url: str, keystore: Path | None) -> None:
+        self.store: Store = open_store(bucket_url)
+        self.keys = None if keystore is None else Keystore.from_environment(keystore)
+
+    def segments(self, batches: Batches) -> Iterator[list[dict[str, Any]]]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield row["segments"]
+
+    def open(self, place: dict[str, Any]) -> _Segment:
+        number, name = place["segment"], place["object"]
+        try:
+            buffer = self.store.read(name, generation=place["generation"])
+        except ObjectNotFound as error:
+            return _unreadable(number, "gone", b"", error)
+        try:
+            found = scan(buffer, name=name, keys=self.keys)
+        except SegmentError as error:
+            return _unreadable(number, type(error).__name__, buffer, error)
+        return _segment(number, found)
+
+
+def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError) -> _Segment:
+    nothing = np.zeros(0, np.int64)
+    return _Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, [_problem(number, kind, 0, buffer, str(error))])
+
+
+def _segment(number: int, found: Scan) -> _Segment:
+    frames, ids, refused = _peeked(found)
+    problems = [
+        _problem(number, type(error).__name__, found.frames[at].position, found.body(found.frames[at]), str(error)) for at, error in refused
+    ]
+    # A torn tail of a finished segment is loss too: the node will write no more of it.
+    problems += [_problem(number, item.kind, item.position, found.lost(item), str(item.error)) for item in found.problems]
+    tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
+    codes = tables.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    known = [UUID(bytes=table_id) for table_id in tables.dictionary.to_pylist()]
+    return _Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems)
+
+
+def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[tuple[int, DecodeError]]]:
+    """The frames that say whose they are, the ids of their tables (16 bytes a row), and the others by index with the reason."""
+    position, offset, length = _columns(found)
+    count, ids, key_offset, key_length = _peeks(found)
+    refused: list[tuple[int, DecodeError]] = []
+    for at in np.flatnonzero((count < 1) | (count > length)).tolist():
+        try:
+            # The compiled walk has no words, and refuses numbers that are written longer than need be.
+            updates, table_id, key, key_at = _peek(found.body(found.frames[at]))
+        except DecodeError as error:
+            refused.append((at, error))
+            continue
+        count[at], ids[at] = updates, np.frombuffer(table_id.bytes, np.uint8)
+        key_offset[at], key_length[at] = offset[at] + key_at, len(key)
+    frames = _Frames(position, offset, length, count, count, key_offset, key_length)
+    if refused:
+        good = np.ones(len(position), bool)
+        good[[at for at, _ in refused]] = False
+        frames, ids = _Frames(*(column[good] for column in frames)), ids[good]
+    return frames, np.ascontiguousarray(ids), refused
+
+
+def _columns(found: Scan) -> tuple[Ints, Ints, Ints]:
+    frames: Any = found.frames
+    if hasattr(frames, "peeks"):
+        return frames.position, frames.body_offset, frames.body_length
+    table = np.array(frames, np.int64).reshape(-1, 4)
+    return table[:, 0], table[:, 2], table[:, 3]
+
+
+def _peeks(found: Scan) -> tuple[Ints, npt.NDArray[np.uint8], Ints, Ints]:
+    """Number of updates (0 where it is not to be had), table ids, key offsets and lengths."""
+    peeks = getattr(found.frames, "peeks", None)
+    if peeks is None:
+        nothing = np.zeros((4, len(found.frames)), np.int64)
+        return nothing[0], np.zeros((len(found.frames), 16), np.uint8), nothing[2], nothing[3]
+    ids = np.stack((peeks.table_hi, peeks.table_lo), axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
+    return peeks.update_count.copy(), ids, peeks.key_offset.copy(), peeks.key_length.copy()
+
+
+def _peek(body: bytes) -> tuple[int, UUID, bytes, int]:
+    """As `peek`, and where the key is."""
+    count, table_id, key = peek(body)
+    if not 0 < count <= len(body):
+        raise MalformedMutation(f"a mutation of {count} partition updates", operation="peek into a mutation", position=0)
+    _, table_at = read_unsigned(body, 0)
+    _, key_at = read_unsigned(body, table_at + 16)
+    return count, table_id, key, key_at
+
+
+# --- survey -----------------------------------------------------------------------------------------------------------------------
+
+
+def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> SURVEY. `keystore` is a file on the worker, whose environment has the password: neither key nor password travels."""
+
+    def survey_batches(batches: Batches) -> Batches:
+        reader = _Reader(bucket_url, keystore)
+        for places in reader.segments(batches):
+            for place in places:
+                yield from chunked(_survey(reader.open(place)), SURVEY)
+
+    return survey_batches
+
+
+def _survey(segment: _Segment) -> Iterator[dict[str, Any]]:
+    yield from segment.problems
+    frames = segment.frames
+    teaching = {code: kind for code, table_id in enumerate(segment.tables) if (kind := _teaches(table_id))}
+    for at in np.flatnonzero(np.isin(frames.table, list(teaching))).tolist():
+        yield _surveyed(teaching[int(frames.table[at])], segment.number, int(frames.position[at]), segment.body(at), None)
+    size = len(segment.tables)
+    numbers = np.bincount(frames.table, minlength=size), np.bincount(frames.table, weights=frames.updates, minlength=size)
+    tables = {str(table_id): [int(column[code]) for column in numbers] for code, table_id in enumerate(segment.tables)}
+    counts = {"frames": segment.size, "updates": int(frames.updates.sum()), "tables": dict(sorted(tables.items()))}
+    yield _surveyed("done", segment.number, 0, None, json.dumps(counts))
+
+
+def _teaches(table_id: UUID) -> str | None:
+    return "schema" if table_id in SCHEMA_TABLES else "local" if table_id == LOCAL.id else None
+
+
+def _problem(segment: int, kind: str, position: int, body: bytes, message: str) -> dict[str, Any]:
+    return _surveyed("problem", segment, position, body, json.dumps({"kind": kind, "size": len(body), "message": message}))
+
+
+def _surveyed(kind: str, segment: int, position: int, body: bytes | None, detail: str | None) -> dict[str, Any]:
+    return {"kind": kind, "segment": segment, "position": position, "body": body, "detail": detail}
+
+
+# --- route ------------------------------------------------------------------------------------------------------------------------
+
+
+def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: Only | None = None) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> ROUTED. `keystore` as for `surveyor`."""
+
+    def route_batches(batches: Batches) -> Batches:
+        reader = _Reader(bucket_url, keystore)
+        for places in reader.segments(batches):
+            task = _Task(routes, only or {})
+            for place in places:
+                task.take(reader.open(place))
+            yield from task.batches()
+
+    return route_batches
+
+
+class _Task:
+    """Gathers what the segments of one task hold: distinct mutations in the order of their first copies, and all their places."""
+
+    def __init__(self, routes: Routes, only: Only) -> None:
+        self.routes, self.only = routes, only
+        self.tables = list(routes.buckets)
+        self.codes = {table_id: code for code, table_id in enumerate(self.tables)}
+        self.ordinals: dict[bytes, int] = {}
+        self.copies: list[tuple[Ints, Ints, Ints]] = []
+        self.fresh: list[list[Any]] = []
+        self.not_ours: Counter[UUID] = Counter()
+        self.reread = 0
+        self.quarantined: list[dict[str, Any]] = []
+
+    def take(self, segment: _Segment) -> None:
+        """Take in the next segment; they come in the order of their numbers."""
+        frames = segment.frames
+        wanted = np.ones(len(frames.table), bool)
+        parsed = frames.updates > 1
+        only = self.only.get(segment.number)
+        if only is None:
+            # A mutation of the schema is parsed too: if nothing could be learnt from it, that has to show.
+            parsed |= self._of(segment, lambda table_id: table_id in SCHEMA_TABLES)
+        else:
+            wanted = (frames.position > only[1]) & (parsed | self._of(segment, lambda table_id: table_id in only[0]))
+        self._take_single(segment, wanted & ~parsed)
+        self._take_parsed(segment, np.flatnonzero(wanted & parsed), None if only is None else only[0])
+        if only is not None:
+            self.reread += int(frames.updates[wanted & ~parsed].sum())
+
+    @staticmethod
+    def _of(segment: _Segment, is_it: Callable[[UUID], bool]) -> npt.NDArray[np.bool_]:
+        """Which frames have a first table of that kind."""
+        kinds = np.array([is_it(table_id) for table_id in segment.tables], bool)
+        return kinds[segment.frames.table]
+
+    def _take_single(self, segment: _Segment, wanted: npt.NDArray[np.bool_]) -> None:
+        """Frames with one update."""
+        frames = segment.frames
+        captured = wanted & self._of(segment, lambda table_id: table_id in self.codes and table_id not in self.routes.refused)
+        codes = np.array([self.codes.get(table_id, -1) for table_id in segment.tables], np.int64)
+        at = np.flatnonzero(captured)
+        self._keep(segment, at, codes[frames.table[at]], frames.updates[at], self._digests(segment, at))
+        for code, size in enumerate(np.bincount(frames.table[wanted & ~captured], minlength=len(segment.tables)).tolist()):
+            table_id = segment.tables[code]
+            if size and table_id in self.routes.schema.tables and table_id not in self.routes.refused:
+                self.not_ours[table_id] += size
+            elif size:
+                for each in np.flatnonzero(wanted & (frames.table == code)).tolist():
+                    self._refuse(segment, each, table_id, 1, self._reason(table_id))
+
+    def _reason(self, table_id: UUID) -> dict[str, str]:
+        if table_id in self.routes.refused:
+            return {"kind": "SchemaError", "message": self.routes.refused[table_id], "table_id": str(table_id)}
+        name = str(table_id)
+        return _detail(UnknownTable("no schema is known for this table id", operation="route a frame", obj=name, table_id=name), table_id)
+
+    def _take_parsed(self, segment: _Segment, at: Ints, only: frozenset[UUID] | None) -> None:
+        """Frames whose tables show when they are parsed."""
+        keys: list[bytes] = []
+        entries: list[tuple[int, int, int]] = []
+        for index, tables in self._parse(segment, at):
+            first = segment.tables[int(segment.frames.table[index])]
+            if isinstance(tables, WritetimeError):
+                if only is None or first in only:
+                    updates = int(segment.frames.updates[index])
+                    self.reread += 0 if only is None else updates
+                    self._refuse(segment, index, first, updates, _detail(tables, first))
+                continue
+            for table_id, updates in tables.items():
+                if only is not None and table_id not in only:
+                    continue
+                self.reread += 0 if only is None else updates
+                if table_id in self.routes.refused:
+                    self._refuse(segment, index, table_id, updates, self._reason(table_id))
+                elif table_id not in self.codes:
+                    self.not_ours[table_id] += updates
+                else:
+                    entries.append((index, self.codes[table_id], updates))
+                    keys.append(_digest(segment.body(index)) + table_id.bytes)
+        columns = np.array(entries, np.int64).reshape(-1, 3)
+        self._keep(segment, columns[:, 0], columns[:, 1], columns[:, 2], keys)
+
+    def _parse(self, segment: _Segment, at: Ints) -> Iterator[tuple[int, dict[UUID, int] | WritetimeError]]:
+        """By index of a frame its tables with the number of their updates, in their order, or why there are none."""
+        frames = segment.frames
+        places = [
+            Frame(position, offset - BODY_OFFSET, offset, length)
+            for position, offset, length in zip(*(column[at].tolist() for column in frames[:3]), strict=True)
+        ]
+        found: dict[int, dict[UUID, int] | WritetimeError] = {}
+        version = self.routes.versions[segment.number]
+        for chunk in cells.decode(segment.image, places, self.routes.schema, version=version):
+            found |= {failure.frame.position: failure.error for failure in chunk.failures}
+            ids = [UUID(bytes=table_id) for table_id in chunk.updates["table"].dictionary.to_pylist()]
+            for position, code in zip(chunk.updates["position"].to_pylist(), chunk.updates["table"].indices.to_pylist(), strict=True):
+                tables = found.setdefault(position, {})
+                assert isinstance(tables, dict)
+                tables[ids[code]] = tables.get(ids[code], 0) + 1
+        for index, place in zip(at.tolist(), places, strict=True):
+            yield index, found[place.position]
+
+    def _refuse(self, segment: _Segment, at: int, table_id: UUID, updates: int, detail: dict[str, str]) -> None:
+        place = {"segment": segment.number, "position": int(segment.frames.position[at])}
+        row = self._row("quarantined", table_id, updates)
+        self.quarantined.append(row | {"key": segment.key(at), "copies": [place], "body": segment.body(at), "detail": json.dumps(detail)})
+
+    def _row(self, kind: str, table_id: UUID | None, updates: int) -> dict[str, Any]:
+        about = None if table_id is None else self.routes.name(table_id)
+        row = dict.fromkeys(ROUTED.names)
+        return row | {"kind": kind, "table": about, "table_id": table_id and table_id.bytes, "updates": updates}
+
+    @staticmethod
+    def _digests(segment: _Segment, at: Ints) -> list[bytes]:
+        image = segment.image
+        starts = segment.frames.offset[at]
+        ends = starts + segment.frames.length[at]
+        return [_digest(image[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _keep(self, segment: _Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> None:
+        """Note the places of captured mutations, and take over those that are new. A key begins with the digest."""
+        known, before = self.ordinals, len(self.ordinals)
+        ordinals = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+        self.copies.append((ordinals, np.full(len(ordinals), segment.number, np.int64), segment.frames.position[at]))
+        later = np.flatnonzero(ordinals >= before)
+        _, first = np.unique(ordinals[later], return_index=True)
+        new = later[first]
+        sizes = segment.frames.length[at[new]]
+        for start, end in cells.chunks(sizes, _BYTES_PER_BATCH):
+            some = new[start:end]
+            self.fresh.append(self._columns(segment, at[some], tables[some], updates[some], [keys[i] for i in some.tolist()]))
+
+    def _columns(self, segment: _Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> list[Any]:
+        """The columns of ROUTED but `copies`."""
+        frames, size = segment.frames, len(at)
+        key_values = _slices(segment.image, frames.key_offset[at], frames.key_length[at])
+        buckets = np.array([self.routes.buckets[table_id] for table_id in self.tables], np.int64)[tables]
+        hashes = np.fromiter(map(zlib.crc32, key_values), np.int64, size)
+        digests = pa.py_buffer(b"".join(key[:_DIGEST_BYTES] for key in keys))
+        codes = pa.array(tables, pa.int32())
+        return [
+            pa.repeat("update", size),
+            pa.array([self.routes.name(table_id) for table_id in self.tables], pa.string()).take(codes),
+            pa.array([table_id.bytes for table_id in self.tables], pa.binary()).take(codes),
+            pa.array(hashes % buckets, pa.int32()),
+            _binary(key_values),
+            pa.Array.from_buffers(
+                pa.binary(), size, [None, pa.py_buffer(np.arange(size + 1, dtype=np.int32) * np.int32(_DIGEST_BYTES)), digests]
+            ),
+            pa.array(updates, pa.int32()),
+            _binary(_slices(segment.image, frames.offset[at], frames.length[at])),
+            pa.nulls(size, pa.string()),
+        ]
+
+    def batches(self) -> Batches:
+        """All of it, in messages of bounded size."""
+        copies = self._copies()
+        start = 0
+        while self.fresh:
+            columns = self.fresh.pop(0)
+            size = len(columns[0])
+            columns.insert(ROUTED.get_field_index("copies"), copies.slice(start, size))
+            yield pa.RecordBatch.from_arrays(columns, schema=ROUTED)
+            start += size
+        yield from chunked(self._others(), ROUTED)
+
+    def _copies(self) -> Any:
+        ordinals, segments, positions = (np.concatenate(parts) for parts in zip(*self.copies, strict=True)) if self.copies else _NOTHING
+        order = np.argsort(ordinals, kind="stable")
+        ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(ordinals, minlength=len(self.ordinals)))))
+        children = [pa.array(segments[order], pa.int32()), pa.array(positions[order], pa.int64())]
+        items = pa.StructArray.from_arrays(children, fields=list(COPIES.value_type))
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, type=COPIES)
+
+    def _others(self) -> Iterator[dict[str, Any]]:
+        yield from self.quarantined
+        for table_id, updates in sorted(self.not_ours.items()):
+            yield self._row("not_ours", table_id, updates)
+        if self.reread:
+            yield self._row("reread", None, self.reread)
+
+
+_NOTHING: tuple[Ints, Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+
+
+def _detail(error: WritetimeError, first: UUID) -> dict[str, str]:
+    unknown = error.table_id if isinstance(error, UnknownTable) else str(first)
+    return {"kind": type(error).__name__, "message": str(error), "table_id": unknown}
+
+
+def _slices(image: bytes, starts: Ints, lengths: Ints) -> list[bytes]:
+    return [image[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+
+
+def _binary(values: list[bytes]) -> Any:
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+
+
+def chunked(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Batches:
+    """Rows as record batches of bounded size, so that one large segment does not become one large message."""
+    pending: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        pending.append(row)
+        size += 64 + sum(len(value) for value in row.values() if isinstance(value, bytes))
+        if size >= _BYTES_PER_BATCH:
+            yield pa.RecordBatch.from_pylist(pending, schema=schema)
+            pending, size = [], 0
+    if pending:
+        yield pa.RecordBatch.from_pylist(pending, schema=schema)
