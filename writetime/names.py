@@ -4,7 +4,7 @@
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
-    batches/<cluster>/<number>/{manifest,schema,sealed,archived}.json      one pipeline run: frozen input, schema learnt, outcome
+    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     published/<cluster>.json                                              how far publishing is known to be
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
@@ -127,10 +127,14 @@ def incoming_prefix(cluster: str) -> str:
     return f"cdc/{part(cluster)}/"
 
 
+def archive_prefix(cluster: str) -> str:
+    return f"cdc_archive/{part(cluster)}/"
+
+
 def archive_hour_prefix(cluster: str, hour: datetime) -> str:
     """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
     utc = hour.astimezone(UTC)
-    return f"cdc_archive/{part(cluster)}/date={utc:%Y-%m-%d}/hour={utc:%H}/"
+    return f"{archive_prefix(cluster)}date={utc:%Y-%m-%d}/hour={utc:%H}/"
 
 
 def schema_prefix(cluster: str) -> str:
@@ -154,7 +158,7 @@ def batches_prefix(cluster: str) -> str:
 
 
 def batch_object(cluster: str, number: int, what: str) -> str:
-    """`what` is manifest, schema, sealed or archived."""
+    """`what` is manifest, schema, local, sealed or archived."""
     return f"{batches_prefix(cluster)}{number:010d}/{what}.json"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +16,7 @@ from writetime import names
 from writetime.errors import ObjectNotFound
 from writetime.store import ObjectInfo, Store
 
-BatchKind = Literal["ingest", "replay"]
+BatchKind = Literal["ingest", "replay", "maintain"]
 SegmentState = Literal["archived", "quarantined", "retry"]
 
 
@@ -71,10 +72,17 @@ def _moment(text: str | None) -> datetime | None:
 
 
 class ShardVersions(Document):
-    """State of one table's life: generation, and the dataset version of each key bucket (0 = nothing written yet)."""
+    """State of one table's life: generation, the dataset version of each key bucket (0 = nothing written yet), and when the first
+    thing in each expires (s since the epoch, None = nothing will; an empty list says nothing of any)."""
 
     generation: int = 0
     buckets: list[int]
+    expires: list[int | None] = []
+
+    @property
+    def next_expiry(self) -> int | None:
+        """When something of the table expires next, s since the epoch."""
+        return min((at for at in self.expires if at is not None), default=None)
 
 
 class Manifest(Document):
@@ -86,6 +94,7 @@ class Manifest(Document):
     created_at: datetime
     now: int = Field(description="Seconds since the epoch at which rows are judged live or expired.")
     base: int
+    since: int | None = Field(default=None, description="The base's `now`: what expires after it is this batch's to tell. Null: no base.")
     segments: list[SegmentInput]
     schema_snapshots: list[str] = []
     nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
@@ -145,7 +154,55 @@ class Sealed(Document):
     held: list[str] = Field(default=[], description="Objects under cdc/ that wait for a person: quarantined and not yet cleared.")
     snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
+    horizon: int | None = Field(
+        default=None, description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far."
+    )
     events: int = 0
+
+    @property
+    def next_expiry(self) -> int | None:
+        """When anything captured expires next, s since the epoch."""
+        return min((at for versions in self.state.values() if (at := versions.next_expiry) is not None), default=None)
+
+
+class TruncationRecord(Document):
+    """A node's note that it emptied a table at a place of its log. `at` in ms, `writetime` of the note itself in µs."""
+
+    table_id: UUID
+    segment: int
+    position: int
+    at: int
+    writetime: int
+
+
+class Opening(Document):
+    """A table whose state starts empty in this batch: a TRUNCATE was learnt, or (`correction`) more of one that was known.
+
+    `opened` is the batch in which `generation` began, `at` the TRUNCATE's time in ms since the epoch."""
+
+    generation: int
+    opened: int
+    at: int
+    correction: bool = False
+
+
+class Reread(Document):
+    """An archived segment that a new generation needs again: of each table (by id) only frames past that position."""
+
+    segment: SegmentInput
+    tables: dict[UUID, int]
+
+
+class LocalDocument(Document):
+    """What the nodes' own logs have told up to a batch, that one included, and what the batch makes of it.
+
+    Generations are those that any batch so far has opened; `opened` lists the tables of this one."""
+
+    truncations: dict[str, list[TruncationRecord]] = Field(default={}, description="By host id.")
+    generations: dict[UUID, Opening] = {}
+    opened: list[UUID] = []
+    rereads: list[Reread] = []
+    not_understood: list[str] = Field(default=[], description="Mutations of system.local that could not be read, and why.")
 
 
 class LedgerEntry(Document):

@@ -1,0 +1,216 @@
+"""What the nodes' own logs tell a batch, and which tables it therefore starts anew. Driver side; reads the bucket, no Spark.
+
+    base's local.json + rows of system.local in this batch's segments ──► local.json: records, generations, what is read again
+
+Strategy: records only ever add up (`writetime.batch.truncations` says what they come to), so a table needs a new generation exactly when
+they come to another cut than in the base, and some frame that was folded since, or was left out, is judged otherwise by it. Then its state
+starts empty, and its frames past the cut are folded anew: the batch's own, and those of archived segments, which are listed here by the
+place and the time of the cut. The document is created once; a rerun goes by the one that is there.
+
+Two TRUNCATEs of a table that one batch learns of are one generation and one event, the last's: nothing of what stood between them shows.
+A table's life that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from writetime import names
+from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
+from writetime.batch.plan import read_manifest
+from writetime.batch.truncations import Cut, Cuts, Source, cuts_by_table
+from writetime.commitlog.mutation import decode_mutation
+from writetime.errors import DecodeError, NotASegment, PreconditionFailed
+from writetime.schema.local import LocalFacts, Truncation
+from writetime.schema.model import Schema, Table
+from writetime.schema.system import TABLES
+from writetime.store import Store
+
+CLOCKS: Final = timedelta(hours=1)
+"""How far a segment's `sealed_at` may be off when the archive's hours are searched."""
+
+Told = Iterable[tuple[int, bytes]]
+"""Mutations of `system.local`, as the index of the segment in the manifest and the frame's body."""
+
+
+def read_local(store: Store, cluster: str, number: int) -> LocalDocument:
+    """All that was told up to a batch, that one included; nothing before the first (0)."""
+    found = LocalDocument.read(store, names.batch_object(cluster, number, "local")) if number else None
+    return found or LocalDocument()
+
+
+def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table]) -> LocalDocument:
+    """The batch's document: decided and created by the first run of the batch, read by any other."""
+    name = names.batch_object(manifest.cluster, manifest.number, "local")
+    if (settled := LocalDocument.read(store, name)) is not None:
+        return settled
+    document = decide(store, manifest, base, told, captured)
+    try:
+        store.put(name, document.to_bytes(), if_generation=0)
+    except PreconditionFailed:
+        return LocalDocument.model_validate_json(store.read(name))
+    return document
+
+
+def decide(store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table]) -> LocalDocument:
+    """What `settle` creates."""
+    known = read_local(store, manifest.cluster, base.number if base else 0)
+    records, not_understood = learn(known, manifest.segments, told)
+    before, after = cuts_by_table(_truncations(known.truncations)), cuts_by_table(_truncations(records))
+    archive = _Archive(store, manifest, base)
+    opened: list[UUID] = []
+    generations = dict(known.generations)
+    for table in sorted((table for table in captured if not table.dropped), key=lambda table: str(table.id)):
+        old, new = before.get(table.id), after.get(table.id)
+        if new is None or old == new:
+            continue
+        state = base.state.get(str(table.id)) if base else None
+        correction = old is not None and new[0].is_same(old[0])
+        if old is not None and correction and (state is None or not archive.judged_otherwise(old[1], new[1], _since(known, table.id))):
+            continue
+        opened.append(table.id)
+        last = state.generation if state else 0
+        generations[table.id] = Opening(generation=last + 1, opened=manifest.number, at=new[0].at, correction=correction)
+    return LocalDocument(
+        truncations=records,
+        generations=generations,
+        opened=opened,
+        not_understood=not_understood,
+        rereads=archive.rereads({table_id: after[table_id][1] for table_id in opened}),
+    )
+
+
+def learn(known: LocalDocument, segments: Sequence[SegmentInput], told: Told) -> tuple[dict[str, list[TruncationRecord]], list[str]]:
+    """The records known and told; and of mutations that cannot be read, why and of whom: no other node's records wait for them."""
+    facts = {segment.ref.node.host_id: LocalFacts() for segment in segments}
+    cassandras_own = Schema(tables=TABLES)
+    not_understood = []
+    for index, body in told:
+        ref = segments[index].ref
+        try:
+            facts[ref.node.host_id].apply(decode_mutation(body, cassandras_own, version=ref.segment.version))
+        except DecodeError as error:
+            not_understood.append(f"{segments[index].object}: {error}")
+    found = {host: set(noted) for host, noted in _truncations(known.truncations).items()}
+    for host, fact in facts.items():
+        if fact.truncations:
+            found.setdefault(host, set()).update(fact.truncations)
+    return {host: [_record(each) for each in sorted(noted)] for host, noted in sorted(found.items())}, sorted(set(not_understood))
+
+
+def cuts(document: LocalDocument, segments: Sequence[SegmentInput]) -> Cuts:
+    """What the workers are told; `segments` are all that the batch reads, in the order of their indexes."""
+    sources = [Source(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at) for segment in segments]
+    found = cuts_by_table(_truncations(document.truncations))
+    return Cuts.of({table_id: cut for table_id, (_, cut) in found.items()}, sources)
+
+
+def all_segments(manifest: Manifest, document: LocalDocument) -> list[SegmentInput]:
+    """All that the batch reads: its manifest's segments, then those read again."""
+    return [*manifest.segments, *(reread.segment for reread in document.rereads)]
+
+
+def only(manifest: Manifest, document: LocalDocument) -> dict[int, dict[UUID, int]]:
+    """Of the segments read again, by their index in `all_segments`: which tables, and frames past which position of each."""
+    first = len(manifest.segments)
+    return {first + index: dict(reread.tables) for index, reread in enumerate(document.rereads)}
+
+
+def _since(known: LocalDocument, table_id: UUID) -> int:
+    opening = known.generations.get(table_id)
+    return opening.opened if opening else 1
+
+
+def _record(truncation: Truncation) -> TruncationRecord:
+    return TruncationRecord(
+        table_id=truncation.table_id,
+        segment=truncation.segment,
+        position=truncation.position,
+        at=truncation.at,
+        writetime=truncation.timestamp,
+    )
+
+
+def _truncations(records: Mapping[str, Iterable[TruncationRecord]]) -> dict[str, list[Truncation]]:
+    return {host: [Truncation(r.at, r.table_id, r.segment, r.position, r.writetime) for r in noted] for host, noted in records.items()}
+
+
+class _Archive:
+    """The segments of sealed batches, up to the base."""
+
+    def __init__(self, store: Store, manifest: Manifest, base: Sealed | None) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._base = base
+        self._mine = {_identity(segment) for segment in manifest.segments}
+
+    def rereads(self, cuts: Mapping[UUID, Cut]) -> list[Reread]:
+        """What the new generations need of them, in the order of their names; what the batch reads anyway is not among it."""
+        wanted: dict[str, tuple[SegmentInput, dict[UUID, int]]] = {}
+        for table_id, cut in cuts.items():
+            for segment in self._past(cut):
+                position = _position(cut, segment)
+                wanted.setdefault(segment.object, (segment, {}))[1][table_id] = position
+        return [Reread(segment=segment, tables=tables) for _, (segment, tables) in sorted(wanted.items())]
+
+    def judged_otherwise(self, old: Cut, new: Cut, since: int) -> bool:
+        """Whether `new` may keep a frame that the generation begun in batch `since` was not given, or take one that it was."""
+        folded = {_identity(segment): segment for segment in self._folded(since)}
+        for segment in folded.values():
+            both_take_it = _takes_all(old, segment) and _takes_all(new, segment)
+            if not both_take_it and _rule(old, segment) != _rule(new, segment):
+                return True
+        return any(_identity(segment) not in folded for segment in self._past(new))
+
+    def _past(self, cut: Cut) -> Iterator[SegmentInput]:
+        """The segments that may hold frames past the cut."""
+        for segment in self._segments_from(datetime.fromtimestamp(cut.at / 1000, UTC) - CLOCKS):
+            if _identity(segment) not in self._mine and not _takes_all(cut, segment):
+                yield segment
+
+    def _segments_from(self, start: datetime) -> Iterator[SegmentInput]:
+        # The archive is by hours, so that names after this one are all there is from that hour on.
+        for info in self._store.list(names.archive_prefix(self._manifest.cluster), start_after=self._hour(start)):
+            try:
+                names.SegmentRef.from_object(info.name)
+            except NotASegment:
+                continue
+            yield SegmentInput.from_object(info)
+        yield from self._held()
+
+    def _hour(self, start: datetime) -> str:
+        return names.archive_hour_prefix(self._manifest.cluster, start)
+
+    def _held(self) -> Iterator[SegmentInput]:
+        """Segments that wait for a person: what was whole of them has been folded."""
+        for name in self._base.held if self._base else ():
+            info = self._store.head(name)
+            entry = LedgerEntry.read(self._store, names.SegmentRef.from_object(name).ledger)
+            if info is not None and entry is not None:
+                yield SegmentInput.from_object(info).model_copy(update={"sealed_at": entry.sealed_at})
+
+    def _folded(self, since: int) -> Iterator[SegmentInput]:
+        """All that batches have read from `since` to the base."""
+        for number in range(since, self._base.number + 1 if self._base else since):
+            manifest = read_manifest(self._store, self._manifest.cluster, number)
+            yield from all_segments(manifest, read_local(self._store, self._manifest.cluster, number))
+
+
+def _identity(segment: SegmentInput) -> tuple[names.SegmentRef, int]:
+    """The same for a segment and its copy in the archive."""
+    return segment.ref, segment.crc32c
+
+
+def _position(cut: Cut, segment: SegmentInput) -> int:
+    return cut.position(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at)
+
+
+def _takes_all(cut: Cut, segment: SegmentInput) -> bool:
+    return cut.takes_all(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at)
+
+
+def _rule(cut: Cut, segment: SegmentInput) -> tuple[int, int | None]:
+    return _position(cut, segment), cut.timestamp(segment.ref.node.host_id)
