@@ -104,7 +104,8 @@ def test_only_the_last_truncate_counts_in_whatever_order_they_become_known() -> 
 @given(st.randoms(use_true_random=False), st.integers(1, 5), st.integers(1, 4))
 def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, nodes: int, number: int) -> None:
     """A ring played: each node logs, at its own pace, and notes its place at each TRUNCATE. All frames since the last stay, no other."""
-    now, records, frames = AT, {str(node): [] for node in range(nodes)}, []
+    records: dict[str, list[Truncation]] = {str(node): [] for node in range(nodes)}
+    now, frames = AT, []
     for generation in range(number + 1):
         for node in rng.sample(range(nodes), nodes):
             host = str(node)

@@ -113,10 +113,10 @@ def all_segments(manifest: Manifest, document: LocalDocument) -> list[SegmentInp
     return [*manifest.segments, *(reread.segment for reread in document.rereads)]
 
 
-def only(manifest: Manifest, document: LocalDocument) -> dict[int, dict[UUID, int]]:
-    """Of the segments read again, by their index in `all_segments`: which tables, and frames past which position of each."""
+def only(manifest: Manifest, document: LocalDocument) -> dict[int, tuple[frozenset[UUID], int]]:
+    """Of the segments read again, by their index in `all_segments`: which tables are wanted, and frames past which position."""
     first = len(manifest.segments)
-    return {first + index: dict(reread.tables) for index, reread in enumerate(document.rereads)}
+    return {first + index: (frozenset(each.tables), min(each.tables.values())) for index, each in enumerate(document.rereads)}
 
 
 def _since(known: LocalDocument, table_id: UUID) -> int:

@@ -1,0 +1,285 @@
+"""What a batch makes of the nodes' own logs: which tables start anew, and what is read again for them. Against a real folder store."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from writetime import names
+from writetime.batch.archive import archive, mark_for_retry
+from writetime.batch.documents import LocalDocument, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
+from writetime.batch.local import all_segments, cuts, decide, only, read_local, settle
+from writetime.batch.plan import plan_ingest, plan_replay
+from writetime.commitlog.encode import encode_mutation
+from writetime.model import Cell, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Schema, Table
+from writetime.schema.system import LOCAL, TABLES
+from writetime.store import open_store
+from writetime.store.local import LocalStore
+
+CLUSTER = "ring"
+START = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+ORDERS = Table("shop", "orders", UUID(int=7), {}, cdc=True)
+ITEMS = Table("shop", "items", UUID(int=8), {}, cdc=True)
+
+
+def minute(number: float) -> datetime:
+    return START + timedelta(minutes=number)
+
+
+def ms(number: float) -> int:
+    return int(minute(number).timestamp() * 1000)
+
+
+def truncated(segment: int, position: int, at: float, table: Table = ORDERS) -> bytes:
+    """The frame of a node that was at that place when the table was truncated."""
+    value = struct.pack(">qiq", segment, position, ms(at))
+    row = Row((), cells=(Cell("truncated_at", ms(at) * 1000, value, table.id.bytes),))
+    return encode_mutation(Mutation((PartitionUpdate(LOCAL.id, b"local", rows=(row,)),)), Schema(tables=TABLES))
+
+
+@dataclass
+class Ring:
+    """Ships segments of nodes, and runs batches as far as this part of them goes."""
+
+    store: LocalStore
+    clock: float = 0
+    told: dict[str, list[bytes]] = field(default_factory=dict)
+    batches: list[tuple[Manifest, LocalDocument]] = field(default_factory=list)
+    captured: Sequence[Table] = (ORDERS, ITEMS)
+
+    def ref(self, node: str, segment: int) -> names.SegmentRef:
+        return names.SegmentRef(names.NodeName(CLUSTER, "dc1", node), names.SegmentName(id=segment, version=7))
+
+    def ship(self, node: str, segment: int, at: float, *local: bytes) -> None:
+        """`at`: the minute at which the node had finished it."""
+        name = self.ref(node, segment).incoming
+        self.store.put(name, f"{node} {segment}".encode(), metadata={"sealed_at": minute(at).isoformat()})
+        self.told[f"{node} {segment}"] = list(local)
+
+    def plan(self) -> Manifest:
+        self.clock += 1
+        manifest = plan_ingest(self.store, CLUSTER, now=minute(1000 + self.clock))
+        assert manifest is not None
+        return manifest
+
+    def rows(self, manifest: Manifest) -> list[tuple[int, bytes]]:
+        keys = [f"{each.ref.node.host_id} {each.ref.segment.id}" for each in manifest.segments]
+        return [(index, body) for index, key in enumerate(keys) for body in self.told[key]]
+
+    def run(self, manifest: Manifest, *, bad: str = "") -> LocalDocument:
+        base = Sealed.read(self.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+        document = settle(self.store, manifest, base, self.rows(manifest), self.captured)
+        lives = {str(table_id): life.generation for table_id, life in document.generations.items()}
+        sealed = Sealed(
+            number=manifest.number,
+            kind=manifest.kind,
+            sealed_at=START,
+            segments=[_outcome(segment, bad) for segment in manifest.segments],
+            accounting=[],
+            state={
+                str(table_id): ShardVersions(generation=life.generation if life else 0, buckets=[1]) for table_id, life in lives.items()
+            },
+            held=[bad] if bad else [],
+        )
+        self.store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
+        archive(self.store, CLUSTER, manifest.number)
+        self.batches.append((manifest, document))
+        return document
+
+    def batch(self) -> LocalDocument:
+        return self.run(self.plan())
+
+
+def _outcome(segment: SegmentInput, bad: str) -> SegmentOutcome:
+    problem = Problem(kind="corrupt_frame", position=1, size=1, message="CRC")
+    return SegmentOutcome(object=segment.object, problems=[problem] if segment.object == bad else [])
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Ring:
+    store = open_store(str(tmp_path / "bucket"))
+    assert isinstance(store, LocalStore)
+    return Ring(store)
+
+
+def reread(document: LocalDocument) -> dict[str, dict[int, int]]:
+    """{"node segment": {table's number: from position}}"""
+    return {
+        f"{each.segment.ref.node.host_id} {each.segment.ref.segment.id}": {table.int: position for table, position in each.tables.items()}
+        for each in document.rereads
+    }
+
+
+def test_without_records_nothing_opens(ring: Ring) -> None:
+    ring.ship("a", 1, 1)
+    document = ring.batch()
+    assert (document.truncations, document.generations, document.opened, document.rereads) == ({}, {}, [], [])
+
+
+def test_all_records_in_one_batch_open_one_generation(ring: Ring) -> None:
+    for node in "abc":
+        ring.ship(node, 1, 1)
+    ring.batch()
+    for node, position in (("a", 30), ("b", 20), ("c", 10)):
+        ring.ship(node, 2, 5, truncated(2, position, 3))
+    document = ring.batch()
+    assert document.opened == [ORDERS.id]
+    opening = document.generations[ORDERS.id]
+    assert (opening.generation, opening.opened, opening.at, opening.correction) == (1, 2, ms(3), False)
+    assert document.rereads == [], "what had been archived ends before the cut"
+    segments = all_segments(ring.batches[-1][0], document)
+    gone = cuts(document, segments).gone
+    for index, segment in enumerate(segments):
+        position = {"a": 30, "b": 20, "c": 10}[segment.ref.node.host_id]
+        assert gone(ORDERS.id.bytes, index, position, 2**62)
+        assert not gone(ORDERS.id.bytes, index, position + 1, 0)
+
+    # The same told once more, by a replay or after a crash of the node: nothing opens.
+    replay = plan_replay(ring.store, CLUSTER, start=START, end=minute(60), now=minute(2000))
+    assert replay is not None
+    again = ring.run(replay)
+    assert (again.opened, again.rereads, again.generations, again.truncations) == ([], [], document.generations, document.truncations)
+    assert cuts(again, replay.segments).gone(ORDERS.id.bytes, 0, 1, 2**62), "what was cut is cut in a replay too"
+
+
+def test_archived_segments_past_the_cut_are_read_again(ring: Ring) -> None:
+    """The records come hours after what was written since."""
+    ring.ship("a", 1, 1)
+    ring.ship("a", 3, 70)
+    ring.ship("b", 1, 1)
+    ring.ship("b", 2, 80)
+    ring.ship("b", 9, 4000)
+    ring.ship("c", 1, 1)
+    ring.ship("c", 2, 90)
+    ring.batch()
+    ring.ship("a", 2, 60, truncated(2, 500, 60), truncated(3, 7, 61, ITEMS))
+    ring.ship("b", 3, 95, truncated(2, 40, 60.1))
+    document = ring.batch()
+    assert document.opened == [ORDERS.id, ITEMS.id]
+    # a: past its place; b: past that of ORDERS, by time for ITEMS; c: by time.
+    assert reread(document) == {"a 3": {7: -1, 8: 7}, "b 2": {7: 40, 8: -1}, "b 9": {7: -1, 8: -1}, "c 2": {7: -1, 8: -1}}
+    assert [s.ref.segment.id for s in all_segments(ring.batches[-1][0], document)[2:]] == [3, 2, 2, 9], "in the order of their names"
+    assert only(ring.batches[-1][0], document)[3] == (frozenset({ORDERS.id, ITEMS.id}), -1)
+    assert all(each.segment.object.startswith("cdc_archive/") for each in document.rereads)
+    assert all(ring.store.read(each.segment.object, generation=each.segment.generation) for each in document.rereads)
+
+
+def test_a_missing_record_corrects_what_writetime_had_judged(ring: Ring) -> None:
+    for node in "ab":
+        ring.ship(node, 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 20, truncated(2, 900, 10))
+    ring.ship("b", 3, 20)
+    first = ring.batch()
+    assert first.generations[ORDERS.id].generation == 1
+    assert reread(first) == {}, "a's first segment is before its place, b had finished its own by then"
+    ring.ship("b", 2, 15, truncated(3, 5, 10.1))
+    second = ring.batch()
+    opening = second.generations[ORDERS.id]
+    assert (second.opened, opening.generation, opening.opened, opening.correction) == ([ORDERS.id], 2, 3, True)
+    assert reread(second) == {"a 2": {7: 900}, "b 3": {7: 5}}
+
+
+def test_a_missing_record_that_changes_no_frame_opens_nothing(ring: Ring) -> None:
+    """The normal way: each node's record comes with the segment in which it was written, and not all in one batch."""
+    for node in "abc":
+        ring.ship(node, 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 20, truncated(2, 900, 10))
+    assert ring.batch().opened == [ORDERS.id]
+    for node in "bc":
+        ring.ship(node, 2, 21, truncated(2, 700, 10.01))
+        document = ring.batch()
+        assert (document.opened, document.rereads) == ([], [])
+        assert document.generations[ORDERS.id].opened == 2
+    found = cuts(document, ring.batches[-1][0].segments)
+    assert found.gone(ORDERS.id.bytes, 0, 700, 2**62)
+    assert not found.gone(ORDERS.id.bytes, 0, 701, 0)
+
+
+def test_a_second_truncate_is_another_generation_and_the_last_of_two_is_one(ring: Ring) -> None:
+    ring.ship("a", 1, 5, truncated(1, 10, 1))
+    assert ring.batch().generations[ORDERS.id].generation == 1
+    ring.ship("a", 2, 9, truncated(1, 50, 6), truncated(2, 70, 8))
+    document = ring.batch()
+    opening = document.generations[ORDERS.id]
+    assert (opening.generation, opening.at, opening.correction) == (2, ms(8), False)
+    assert document.opened == [ORDERS.id]
+
+
+def test_an_older_truncate_that_becomes_known_later_opens_nothing(ring: Ring) -> None:
+    ring.ship("a", 2, 9, truncated(2, 70, 8))
+    assert ring.batch().opened == [ORDERS.id]
+    ring.ship("a", 1, 5, truncated(1, 10, 1))
+    assert ring.batch().opened == []
+
+
+def test_a_life_that_is_over_opens_nothing_and_is_cut(ring: Ring) -> None:
+    ring.captured = (Table("shop", "orders", ORDERS.id, {}, cdc=True, dropped=True),)
+    ring.ship("a", 2, 9, truncated(2, 70, 8))
+    document = ring.batch()
+    assert document.opened == []
+    assert cuts(document, ring.batches[-1][0].segments).gone(ORDERS.id.bytes, 0, 70, 2**62)
+
+
+def test_a_table_that_is_not_captured_opens_nothing(ring: Ring) -> None:
+    ring.captured = ()
+    ring.ship("a", 1, 5, truncated(1, 10, 1))
+    assert ring.batch().opened == []
+    ring.captured = (ORDERS,)
+    ring.ship("a", 2, 6)
+    assert ring.batch().opened == [], "there is nothing that it could have taken"
+
+
+def test_a_node_that_has_left_or_never_ships_holds_up_nothing(ring: Ring) -> None:
+    ring.ship("gone", 1, 1)
+    ring.batch()
+    ring.ship("a", 1, 9, truncated(1, 10, 5))
+    assert ring.batch().opened == [ORDERS.id]
+    ring.ship("a", 2, 19)
+    assert ring.batch().opened == []
+
+
+def test_what_waits_for_a_person_is_read_again_too(ring: Ring) -> None:
+    """Its good frames had been folded; the object is where it was."""
+    ring.ship("a", 3, 70)
+    bad = ring.ref("a", 3).incoming
+    ring.run(ring.plan(), bad=bad)
+    ring.ship("a", 2, 60, truncated(3, 20, 60))
+    document = ring.batch()
+    assert reread(document) == {"a 3": {7: 20}}
+    assert document.rereads[0].segment.object == bad
+
+
+def test_what_the_batch_reads_anyway_is_not_read_twice(ring: Ring) -> None:
+    ring.ship("a", 3, 70)
+    bad = ring.ref("a", 3).incoming
+    ring.run(ring.plan(), bad=bad)
+    mark_for_retry(ring.store, bad)
+    ring.ship("a", 2, 60, truncated(3, 20, 60))
+    manifest = ring.plan()
+    assert len(manifest.segments) == 2
+    assert reread(ring.run(manifest)) == {}
+
+
+def test_a_rerun_goes_by_what_the_first_run_decided(ring: Ring) -> None:
+    ring.ship("a", 1, 5, truncated(1, 10, 1))
+    manifest = ring.plan()
+    document = settle(ring.store, manifest, None, ring.rows(manifest), ring.captured)
+    assert settle(ring.store, manifest, None, [], ()) == document == read_local(ring.store, CLUSTER, 1)
+    assert decide(ring.store, manifest, None, ring.rows(manifest), ring.captured) == document
+
+
+def test_a_record_that_cannot_be_read_is_told_and_holds_up_no_other(ring: Ring) -> None:
+    ring.ship("a", 1, 5, b"\x01nonsense")
+    ring.ship("b", 1, 5, truncated(1, 10, 1))
+    document = ring.batch()
+    assert document.opened == [ORDERS.id]
+    assert [text.split(":")[0] for text in document.not_understood] == [ring.ref("a", 1).incoming]
