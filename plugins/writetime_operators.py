@@ -51,7 +51,7 @@ def failure(error: WritetimeError) -> AirflowException:
 
 
 class PlanBatchOperator(BaseOperator):
-    """Plan the next batch over what has come in; its number is the XCom. Skips what follows when there is nothing to do."""
+    """Plan the next batch over what has come in or expired; its number is the XCom. Skips what follows when there is nothing to do."""
 
     def execute(self, context: Context) -> int:
         config, store = pipeline()
@@ -60,7 +60,7 @@ class PlanBatchOperator(BaseOperator):
         except WritetimeError as error:
             raise failure(error) from error
         if manifest is None:
-            raise AirflowSkipException("nothing has come in")
+            raise AirflowSkipException("nothing has come in, and nothing captured has expired")
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
 

@@ -83,9 +83,7 @@ class Ring:
             sealed_at=START,
             segments=[_outcome(segment, bad) for segment in manifest.segments],
             accounting=[],
-            state={
-                str(table_id): ShardVersions(generation=life.generation if life else 0, buckets=[1]) for table_id, life in lives.items()
-            },
+            state={str(t.id): ShardVersions(generation=lives.get(str(t.id), 0), buckets=[1]) for t in self.captured},
             held=[bad] if bad else [],
         )
         self.store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)

@@ -10,8 +10,8 @@ import pytest
 
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, total
-from writetime.batch.plan import history, plan_ingest, plan_replay, read_manifest
+from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
+from writetime.batch.plan import EXPIRY_PAUSE, history, plan_ingest, plan_replay, read_manifest
 from writetime.batch.publish import Published, publish_due, write_published
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.store import open_store
@@ -39,7 +39,13 @@ def ship(store: LocalStore, segment_id: int, data: bytes = b"segment", sealed_at
     return name
 
 
-def seal(store: LocalStore, manifest: Manifest, bad: set[str] = frozenset(), held: list[str] | None = None) -> Sealed:  # type: ignore[assignment]
+def seal(
+    store: LocalStore,
+    manifest: Manifest,
+    bad: set[str] = frozenset(),  # type: ignore[assignment]
+    held: list[str] | None = None,
+    expires: list[int | None] | None = None,
+) -> Sealed:
     outcomes = [
         SegmentOutcome(
             object=segment.object,
@@ -55,7 +61,7 @@ def seal(store: LocalStore, manifest: Manifest, bad: set[str] = frozenset(), hel
         sealed_at=NOW,
         segments=outcomes,
         accounting=[],
-        state={},
+        state={"a": ShardVersions(buckets=[1]), "b": ShardVersions(buckets=[1, 1], expires=expires or [])},
         held=sorted(bad) if held is None else held,
         snapshots_applied=manifest.schema_snapshots,
     )
@@ -318,6 +324,44 @@ def test_time_does_not_run_backwards(store: LocalStore) -> None:
     second = plan_ingest(store, CLUSTER, now=NOW - timedelta(hours=1))
     assert second is not None
     assert second.now == first.now
+
+
+def test_a_batch_tells_what_expired_since_the_one_before(store: LocalStore) -> None:
+    ship(store, 1)
+    first = planned(store)
+    assert first.since is None
+    seal(store, first)
+    ship(store, 2)
+    later = plan_ingest(store, CLUSTER, now=NOW + timedelta(minutes=3))
+    assert later is not None
+    assert (later.since, later.now) == (first.now, first.now + 180)
+
+
+@pytest.mark.parametrize(
+    ("expires", "seconds", "planned"),
+    [
+        ([None, 100], 99, False),
+        ([None, 100], 100, True),
+        ([100, 5000], 100, True),
+        ([1], EXPIRY_PAUSE - 1, False),
+        ([1], EXPIRY_PAUSE, True),
+        ([None], 10**9, False),
+        ([], 10**9, False),
+    ],
+)
+def test_an_expiry_that_is_due_makes_a_batch_but_not_one_a_second(
+    store: LocalStore, expires: list[int | None], seconds: int, planned: bool
+) -> None:
+    ship(store, 1)
+    first = plan(store)
+    assert first is not None
+    seal(store, first, expires=[None if at is None else first.now + at for at in expires])
+    found = plan_ingest(store, CLUSTER, now=NOW + timedelta(seconds=seconds))
+    assert (found is not None) == planned
+    if found is not None:
+        assert (found.segments, found.since, found.now) == ([], first.now, first.now + seconds)
+        seal(store, found, expires=[None])
+        assert plan_ingest(store, CLUSTER, now=NOW + timedelta(days=9)) is None
 
 
 def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 Strategy: an unsealed batch is always handed out again before anything new. Else the incoming segments (or, for a replay, the
 archived ones of an interval of hours) are listed and pinned by generation. The manifest is created, never overwritten, so two
-planners cannot both win. Segments that wait for a person (`held`) stay out until somebody has cleared them. Knows no Spark.
+planners cannot both win. Segments that wait for a person (`held`) stay out until somebody has cleared them. Where nothing has come in but
+something captured has expired, a batch without segments tells of it. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from writetime import names
 from writetime.batch.archive import archive
@@ -18,6 +20,9 @@ from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Sealed, 
 from writetime.errors import BatchBusy, NotASegment, PreconditionFailed
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
+
+EXPIRY_PAUSE: Final = 60
+"""Seconds between two batches that only tell what has expired: a table full of short TTLs is no reason for a batch a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,16 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     # Oldest first, so that a backlog is worked off in the order in which it was written.
     segments = sorted(segments, key=lambda s: (s.sealed_at, s.object))[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
-    if not segments and not snapshots:
+    if not segments and not snapshots and not _something_expired(store, cluster, past.sealed, now):
         return None
     return _create(store, cluster, past, "ingest", segments, snapshots, now)
+
+
+def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> bool:
+    """Whether an expiry is due that no batch has told of, and the last batch was not just now."""
+    if sealed is None or sealed.next_expiry is None or sealed.next_expiry > now.timestamp():
+        return False
+    return now.timestamp() >= read_manifest(store, cluster, sealed.number).now + EXPIRY_PAUSE
 
 
 def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime) -> Manifest | None:
@@ -121,14 +133,15 @@ def _create(
     interval: tuple[datetime, datetime] | None = None,
 ) -> Manifest:
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
-    earlier = read_manifest(store, cluster, past.last).now if past.last else 0
+    since = read_manifest(store, cluster, past.last).now if past.last else None
     manifest = Manifest(
         number=past.last + 1,
         kind=kind,
         cluster=cluster,
         created_at=now,
-        now=max(int(now.timestamp()), earlier),
+        now=max(int(now.timestamp()), since or 0),
         base=past.last,
+        since=since,
         segments=segments,
         schema_snapshots=snapshots,
         nodes=_nodes(store, cluster),
