@@ -1,0 +1,80 @@
+"""What the state may forget: tombstones, and what has expired, once gc_grace is over.
+
+A dead thing is kept so that what it has beaten loses again when it comes late. After gc_grace every replica has it, says Cassandra, and
+compaction drops it; so may the state, for nothing in it is older: settled rows hold nothing that their deletions shadow. What SELECT
+shows does not change, now or after any newer write. What is older and comes later than gc_grace does come back, as in a ring that was
+not repaired in time: therefore only maintenance purges, keeps a margin for logs that are late, and notes how far it went.
+
+Seconds are counted from the local deletion time, which for what expires is its expiry; Cassandra may be earlier there by the ttl. Pure.
+
+Source: Cassandra 3.11-5.0, db/DeletionPurger, db/rows/BTreeRow.purge, db/rows/AbstractCell.purge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from writetime.join.order import ClusteringOrder
+from writetime.join.ranges import PartitionDeletions
+from writetime.join.reconcile import settle_row
+from writetime.model import NO_TTL, DeletionTime, PartitionUpdate, Row
+
+MARGIN: Final = 86_400
+"""Seconds that a tombstone is kept at least, whatever the table's gc_grace: logs of other nodes may be late by that much."""
+
+
+def purge_before(now: int, gc_grace: int, margin: int = MARGIN) -> int:
+    """What died before this second (since the epoch) may be forgotten, of a table with that gc_grace_seconds."""
+    return now - max(gc_grace, margin)
+
+
+def purge_head(head: PartitionUpdate, before: int) -> PartitionUpdate | None:
+    """The head without what died before that second; None if nothing is left. Its rows have to be purged by the head as it was."""
+    static = None if head.static_row is None else _purged(head.static_row, before)
+    purged = replace(
+        head,
+        deletion=None if _is_over(head.deletion, before) else head.deletion,
+        range_tombstones=tuple(each for each in head.range_tombstones if not _is_over(each.deletion, before)),
+        static_row=None if static is None or static.is_empty else static,
+    )
+    return purged if purged.deletion or purged.range_tombstones or purged.static_row else None
+
+
+class RowPurger:
+    """Purges the rows of one partition. `head` is the partition's as it was: what it shadows goes first, and cannot come to light."""
+
+    def __init__(self, head: PartitionUpdate | None, order: ClusteringOrder, before: int) -> None:
+        self._order = order
+        self._before = before
+        self._deletions = PartitionDeletions(order)
+        if head is not None:
+            self._deletions.delete_partition(head.deletion)
+            for tombstone in head.range_tombstones:
+                self._deletions.delete_range(tombstone)
+
+    def purge(self, row: Row) -> Row | None:
+        """The row without what died before that second; None if nothing is left."""
+        active = self._deletions.covering(self._order.key(row.clustering or ()))
+        purged = _purged(settle_row(row, active=active, counter=self._order.counter), self._before)
+        return None if purged.is_empty else purged
+
+
+def _purged(row: Row, before: int) -> Row:
+    liveness = row.liveness
+    if liveness is not None and liveness.ttl != NO_TTL and liveness.expires_at < before:
+        liveness = None
+    deletion = None if _is_over(row.deletion, before) else row.deletion
+    return Row(
+        clustering=row.clustering,
+        liveness=liveness,
+        deletion=deletion,
+        shadowable=row.shadowable and deletion is not None,
+        # Only what is dead or has expired has such a time at all.
+        cells=tuple(cell for cell in row.cells if cell.local_deletion_time >= before),
+        complex_deletions={column: by for column, by in row.complex_deletions.items() if not _is_over(by, before)},
+    )
+
+
+def _is_over(deletion: DeletionTime | None, before: int) -> bool:
+    return deletion is not None and deletion.local_deletion_time < before
