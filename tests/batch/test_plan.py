@@ -11,7 +11,7 @@ import pytest
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
-from writetime.batch.plan import EXPIRY_PAUSE, history, plan_ingest, plan_replay, read_manifest
+from writetime.batch.plan import EXPIRY_PAUSE, history, plan_ingest, plan_maintain, plan_replay, read_manifest
 from writetime.batch.publish import Published, publish_due, write_published
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.store import open_store
@@ -45,6 +45,7 @@ def seal(
     bad: set[str] = frozenset(),  # type: ignore[assignment]
     held: list[str] | None = None,
     expires: list[int | None] | None = None,
+    horizon: int | None = None,
 ) -> Sealed:
     outcomes = [
         SegmentOutcome(
@@ -64,6 +65,7 @@ def seal(
         state={"a": ShardVersions(buckets=[1]), "b": ShardVersions(buckets=[1, 1], expires=expires or [])},
         held=sorted(bad) if held is None else held,
         snapshots_applied=manifest.schema_snapshots,
+        horizon=horizon,
     )
     store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
     return sealed
@@ -362,6 +364,38 @@ def test_an_expiry_that_is_due_makes_a_batch_but_not_one_a_second(
         assert (found.segments, found.since, found.now) == ([], first.now, first.now + seconds)
         seal(store, found, expires=[None])
         assert plan_ingest(store, CLUSTER, now=NOW + timedelta(days=9)) is None
+
+
+def test_maintenance_takes_nothing_in_and_its_clock_stands_still(store: LocalStore) -> None:
+    assert plan_maintain(store, CLUSTER, now=NOW) is None
+    ship(store, 1)
+    first = planned(store)
+    with pytest.raises(BatchBusy, match=r"batch 1 \(ingest\) is not sealed yet"):
+        plan_maintain(store, CLUSTER, now=NOW)
+    seal(store, first)
+    ship(store, 2)
+    later = NOW + timedelta(days=1)
+    found = plan_maintain(store, CLUSTER, now=later)
+    assert found is not None
+    assert (found.kind, found.segments, found.base, found.now, found.since) == ("maintain", [], 1, first.now, first.now)
+    assert plan_maintain(store, CLUSTER, now=later) == found == plan_ingest(store, CLUSTER, now=later)
+    with pytest.raises(BatchBusy, match=r"batch 2 \(maintain\) is not sealed yet"):
+        plan_replay(store, CLUSTER, start=NOW, end=NOW + timedelta(hours=1), now=NOW)
+    seal(store, found)
+    assert archive(store, CLUSTER, 2) == {}
+    following = plan_ingest(store, CLUSTER, now=later)
+    assert following is not None
+    assert (following.since, [segment.ref for segment in following.segments]) == (first.now, [ref(2)])
+
+
+def test_a_replay_does_not_reach_behind_what_was_purged(store: LocalStore) -> None:
+    hour = NOW.replace(minute=0)
+    ship(store, 1, sealed_at=hour + timedelta(hours=1))
+    seal(store, planned(store), horizon=int(hour.timestamp()) + 1)
+    with pytest.raises(BatchError, match=r"the interval begins before 2026-05-04T12:00:01Z.*fresh namespace") as raised:
+        plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=2), now=NOW)
+    assert not raised.value.retriable
+    assert plan_replay(store, CLUSTER, start=hour + timedelta(hours=1), end=hour + timedelta(hours=2), now=NOW) is not None
 
 
 def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from writetime import names
 from writetime.batch.archive import archive
 from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Sealed, SegmentInput
-from writetime.errors import BatchBusy, NotASegment, PreconditionFailed
+from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 
@@ -92,7 +92,8 @@ def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: d
 def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime) -> Manifest | None:
     """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
 
-    BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again.
+    BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again. BatchError for an
+    interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again.
     """
     past = history(store, cluster)
     interval = (start.astimezone(UTC), end.astimezone(UTC))
@@ -100,12 +101,8 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
         open_batch = read_manifest(store, cluster, past.last)
         if open_batch.kind == "replay" and open_batch.interval == interval:
             return open_batch
-        raise BatchBusy(
-            f"batch {past.last} ({open_batch.kind}) is not sealed yet",
-            operation="plan a replay",
-            obj=names.batch_object(cluster, past.last, "manifest"),
-            hint="It is finished by the next run of cdc_ingest.",
-        )
+        raise _busy(store, cluster, past, "plan a replay")
+    _expect_not_behind(past.sealed.horizon if past.sealed else None, start, cluster)
     _finish(store, cluster, past)
     segments = []
     for hour in _hours(start, end):
@@ -114,6 +111,45 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
     if not segments:
         return None
     return _create(store, cluster, past, "replay", segments, [], now, interval)
+
+
+def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | None:
+    """A batch that takes nothing in and drops from the state what may be forgotten; None before there is any state.
+
+    Its clock stands where the last batch left it: what has expired since is told by the next ingest, and is not purged before that.
+    """
+    past = history(store, cluster)
+    if past.open:
+        if (open_batch := read_manifest(store, cluster, past.last)).kind == "maintain":
+            return open_batch
+        raise _busy(store, cluster, past, "plan maintenance")
+    if past.sealed is None or not past.sealed.state:
+        return None
+    _finish(store, cluster, past)
+    return _create(store, cluster, past, "maintain", [], [], now)
+
+
+def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBusy:
+    return BatchBusy(
+        f"batch {past.last} ({read_manifest(store, cluster, past.last).kind}) is not sealed yet",
+        operation=operation,
+        obj=names.batch_object(cluster, past.last, "manifest"),
+        hint="It is finished by the next run of cdc_ingest.",
+    )
+
+
+def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> None:
+    if horizon is None or start.timestamp() >= horizon:
+        return
+    limit = datetime.fromtimestamp(horizon, UTC)
+    raise BatchError(
+        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones of that time have been purged from the state, "
+        "and rows that they deleted would come back",
+        operation="plan a replay",
+        obj=cluster,
+        hint="Replay a later interval; or rebuild in a fresh namespace: copy the archived segments to cdc/ in an empty bucket, and run a "
+        "pipeline of its own over it, with a catalog and a topic prefix of its own.",
+    )
 
 
 def _finish(store: Store, cluster: str, past: History) -> None:
@@ -139,7 +175,7 @@ def _create(
         kind=kind,
         cluster=cluster,
         created_at=now,
-        now=max(int(now.timestamp()), since or 0),
+        now=since if kind == "maintain" and since is not None else max(int(now.timestamp()), since or 0),
         base=past.last,
         since=since,
         segments=segments,
