@@ -29,7 +29,7 @@ RECORDS = pa.schema(
         ("topic", pa.string()),
         ("batch", pa.int64()),
         ("ordinal", pa.int64()),
-        ("key", pa.binary()),
+        ("key", pa.binary()),  # null: a truncate, as Debezium has it
         ("value", pa.binary()),
         ("deletes", pa.bool_()),
     ]
@@ -160,11 +160,12 @@ class Publisher:
         producer.commit_transaction(_TIMEOUT_SECONDS)
 
 
-def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, delivered: Any, partition: int = _BY_KEY) -> None:
-    record = None if value is None else bytes(value)
+def _produce(producer: Producer, topic: str, key: bytes | None, value: bytes | None, delivered: Any, partition: int = _BY_KEY) -> None:
+    # What Spark hands over is a bytearray.
+    named, record = (None if part is None else bytes(part) for part in (key, value))
     while True:
         try:
-            producer.produce(topic, value=record, key=bytes(key), partition=partition, on_delivery=delivered)
+            producer.produce(topic, value=record, key=named, partition=partition, on_delivery=delivered)
             producer.poll(0)
             return
         except BufferError:

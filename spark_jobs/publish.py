@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -19,11 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.evolve import seen_as
 from spark_jobs.frames import Batches
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
 from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse, changes_schema
+from spark_jobs.warehouse import Warehouse, changes_rows, changes_schema
 from writetime import envelope
 from writetime.batch.plan import history, read_manifest, read_schema
 from writetime.batch.publish import Published, read_published, write_published
@@ -115,7 +117,10 @@ class Outbox:
         shape = changes_schema(RowShape.of(table, schema))
         about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
         mine = (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
-        rows = self.spark.table(changes).filter(mine)
+        stored = self.spark.table(changes)
+        # A batch that is not sealed yet may have renamed columns by now.
+        named = seen_as(from_arrow_schema(shape), stored.schema, changes_rows(RowShape.of(table, schema)))
+        rows = stored.filter(mine).select([F.col(each.name).cast(each.dataType) for each in named])
         return rows.mapInArrow(_encoder(shape, self._topic(table), about), schema=from_arrow_schema(RECORDS))
 
     def _topic(self, table: Table) -> str:
@@ -132,13 +137,19 @@ def _encoder(shape: pa.Schema, topic: str, about: envelope.About) -> Callable[[B
                 "topic": [topic] * len(rows),
                 "batch": batch["batch"],
                 "ordinal": batch["ordinal"],
-                "key": [envelope.encode(envelope.event_key(row, shape)) for row in rows],
+                "key": [_encoded_key(row, shape) for row in rows],
                 "value": [envelope.encode(envelope.event_value(row, shape, about)) for row in rows],
-                "deletes": [row["op"] == "d" for row in rows],
+                # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
+                "deletes": [row["op"] == "d" and row["before"] is not None for row in rows],
             }
             yield pa.RecordBatch.from_pydict(columns, schema=RECORDS)
 
     return encode
+
+
+def _encoded_key(row: Mapping[str, Any], shape: pa.Schema) -> bytes | None:
+    key = envelope.event_key(row, shape)
+    return None if key is None else envelope.encode(key)
 
 
 if __name__ == "__main__":

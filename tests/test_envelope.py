@@ -77,6 +77,8 @@ def test_a_sliced_batch_keeps_its_rows() -> None:
 
 
 ROW = pa.struct([("id", pa.int32()), ("__x4e_ame", pa.string()), ("added", pa.int32())])
+PREFIX = pa.struct([("line", pa.int32()), ("day", pa.date32())])
+BOUNDS = pa.struct([("start", PREFIX), ("start_inclusive", pa.bool_()), ("end", PREFIX), ("end_inclusive", pa.bool_())])
 SHAPE = pa.schema(
     [
         ("batch", pa.int64()),
@@ -93,6 +95,9 @@ SHAPE = pa.schema(
         ("replicas_expected", pa.int32()),
         ("file", pa.string()),
         ("pos", pa.int64()),
+        ("changed_elements", pa.string()),
+        ("schema_version", pa.string()),
+        ("bounds", BOUNDS),
     ]
 )
 STORED_ROW = pa.struct([("id", pa.int32()), ("gone", pa.string()), ("__x4e_ame", pa.string())])
@@ -114,6 +119,9 @@ CHANGE = {
     "replicas_expected": 3,
     "file": "CommitLog-7-9.log",
     "pos": 77,
+    "changed_elements": '{"tags":{"added":["x"],"removed":[]}}',
+    "schema_version": "0123456789abcdef",
+    "bounds": None,
 }
 
 
@@ -126,6 +134,7 @@ def test_the_envelope() -> None:
         "op": "u",
         "ts_ms": 1_700_000_000_000,
         "changed": ["Name"],
+        "changed_elements": {"tags": {"added": ["x"], "removed": []}},
         "source": {
             "version": writetime.__version__,
             "connector": "writetime",
@@ -142,6 +151,8 @@ def test_the_envelope() -> None:
             "sequence": [3, 9],
             "snapshot": False,
             "reason": None,
+            "schema_version": "0123456789abcdef",
+            "bounds": None,
         },
     }
 
@@ -152,6 +163,32 @@ def test_an_event_of_nobody_has_no_host() -> None:
     value = event_value(row, SHAPE, ABOUT)
     assert value["after"] is None
     assert (value["source"]["hostname"], value["source"]["replicas_seen"], value["source"]["reason"]) == (None, 0, "expiry")
+
+
+def test_a_truncate_has_no_key_and_no_rows() -> None:
+    change = {
+        **CHANGE,
+        "op": "t",
+        "reason": "truncate",
+        "key": None,
+        "before": None,
+        "after": None,
+        "changed": [],
+        "changed_elements": None,
+    }
+    (row,) = rows_of(pa.RecordBatch.from_pylist([change], schema=STORED))
+    assert event_key(row, SHAPE) is None
+    value = event_value(row, SHAPE, ABOUT)
+    assert [value[part] for part in ("op", "before", "after", "changed_elements")] == ["t", None, None, {}]
+    assert value["source"]["reason"] == "truncate"
+
+
+def test_a_range_delete_as_one_event_says_where_it_begins_and_ends() -> None:
+    bounds = {"start": {"line": 1, "day": 0}, "start_inclusive": False, "end": {"line": 1, "day": None}, "end_inclusive": True}
+    change = {**CHANGE, "op": "d", "reason": "range_delete", "before": None, "after": None, "bounds": bounds}
+    (row,) = rows_of(pa.RecordBatch.from_pylist([change], schema=STORED))
+    told = event_value(row, SHAPE, ABOUT)["source"]["bounds"]
+    assert told == {**bounds, "start": {"line": 1, "day": "1970-01-01"}}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """The change event as consumers see it: Debezium's envelope, so that what reads Debezium reads this.
 
-Input is a row of a changes table (`rows_of`); output are JSON-ready values for the record's key and value.
-The key is the full primary key. Knows no Kafka and no Spark.
+Input is a row of a changes table (`rows_of`); output are JSON-ready values for the record's key and value. Knows no Kafka and no Spark.
 
-Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted), `ts_ms` (when it was processed), `changed`
-(columns), `source` {version, connector, cluster, keyspace, table, hostname, nodes, replicas_seen, replicas_expected, file, pos,
-ts_micro, sequence [batch, ordinal], snapshot, reason}.
+The key is the full primary key. Static content that stands alone has null for the clustering columns, and so has a delete of many rows that
+is told as one event. A truncate has no key.
+
+Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated), `ts_ms` (when it was
+processed), `changed` (columns), `changed_elements` (by column, what changed within collections), `source` {version, connector, cluster,
+keyspace, table, hostname, nodes, replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot, reason,
+schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end, end_inclusive}, start and end by
+clustering column, null where the bound says nothing of it.
 """
 
 from __future__ import annotations
@@ -50,9 +54,9 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def event_key(row: Mapping[str, Any], shape: pa.Schema) -> dict[str, Any]:
-    """The record's key: the full primary key."""
-    key: dict[str, Any] = json_value(row["key"], shape.field("key").type)
+def event_key(row: Mapping[str, Any], shape: pa.Schema) -> dict[str, Any] | None:
+    """The record's key; None for a truncate."""
+    key: dict[str, Any] | None = json_value(row["key"], shape.field("key").type)
     return key
 
 
@@ -65,6 +69,7 @@ def event_value(row: Mapping[str, Any], shape: pa.Schema, about: About) -> dict[
         "op": row["op"],
         "ts_ms": row["processed_at"] // 1000,
         "changed": row["changed"],
+        "changed_elements": json.loads(row.get("changed_elements") or "{}"),
         "source": {
             "version": writetime.__version__,
             "connector": "writetime",
@@ -81,6 +86,8 @@ def event_value(row: Mapping[str, Any], shape: pa.Schema, about: About) -> dict[
             "sequence": [row["batch"], row["ordinal"]],
             "snapshot": False,
             "reason": row["reason"],
+            "schema_version": row.get("schema_version"),
+            "bounds": json_value(row["bounds"], shape.field("bounds").type) if row.get("bounds") else None,
         },
     }
 

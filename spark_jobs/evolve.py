@@ -1,0 +1,197 @@
+"""How a warehouse table follows its CQL table: which columns have to be renamed, widened, set aside and added, and doing so in one commit.
+
+Strategy: a table's shape says all. The columns of a primary key keep their places for the life of a table (CREATE fixes them, ALTER renames
+them only), and so do the fields of a user type (ALTER TYPE adds at the end or renames): these go by place, so that a name that differs is a
+rename. All other columns go by name: one that is not there is new, one that nobody wants any more stays with its history. A column whose
+type cannot become what is wanted (re-added with another type) is set aside under a name that no CQL column can have, and made anew.
+
+Sources: Cassandra 3.11-5.0, cql3 AlterTableStatement and AlterTypeStatement; Iceberg, SchemaUpdate. Knows Spark's types and Iceberg's
+table; knows no CQL schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+Path = tuple[str, ...]
+
+_HELD_AS: Final[dict[type[DataType], type[DataType]]] = {ByteType: IntegerType, ShortType: IntegerType}
+"""What Iceberg makes of types that it lacks."""
+_WIDER: Final[set[tuple[type[DataType], type[DataType]]]] = {(IntegerType, LongType), (FloatType, DoubleType)}
+"""What Iceberg promotes in place."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What leads from one shape to another. Paths of what is renamed are as they were, of all else as they are after that."""
+
+    aside: list[tuple[Path, str]] = field(default_factory=list)
+    renamed: list[tuple[Path, str]] = field(default_factory=list)
+    widened: list[tuple[Path, DataType]] = field(default_factory=list)
+    added: list[tuple[Path, DataType]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.aside or self.renamed or self.widened or self.added)
+
+    def take(self, other: Steps) -> None:
+        self.aside.extend(other.aside)
+        self.renamed.extend(other.renamed)
+        self.widened.extend(other.widened)
+        self.added.extend(other.added)
+
+
+class _Clash(Exception):
+    """A type that cannot become the other in place."""
+
+
+def steps(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> Steps:
+    """What `stored` has to undergo to hold rows of `wanted`. `rows`: the structs that are rows of the table, by path (`()` is the top),
+    with how many of their columns, the first ones, go by place."""
+    return _of_row(wanted, stored, rows, (), ())
+
+
+def seen_as(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> StructType:
+    """`stored` with the names that the same columns and fields have in `wanted`: what to cast to, to read a table under an older or newer
+    schema than it has."""
+    renames = dict(steps(wanted, stored, rows).renamed)
+    seen: Any = _renamed(stored, renames, ())
+    return StructType(seen.fields)
+
+
+def _renamed(kind: DataType, renames: Mapping[Path, str], path: Path) -> DataType:
+    if isinstance(kind, StructType):
+        below = ((each, (*path, each.name)) for each in kind.fields)
+        return StructType(
+            [StructField(renames.get(at, each.name), _renamed(each.dataType, renames, at), each.nullable) for each, at in below]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_renamed(kind.elementType, renames, (*path, "element")), kind.containsNull)
+    if isinstance(kind, MapType):
+        key, value = (_renamed(part, renames, (*path, name)) for part, name in ((kind.keyType, "key"), (kind.valueType, "value")))
+        return MapType(key, value, kind.valueContainsNull)
+    return kind
+
+
+def _of_row(wanted: StructType, stored: StructType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:
+    """`was` and `now` are the row's path before and after renames."""
+    found = Steps()
+    keys = rows[was]
+    taken = {*stored.names, *wanted.names}
+    held = {each.name: each for each in stored.fields[keys:]}
+    for place, each in enumerate(wanted.fields):
+        by_place = place < min(keys, len(stored.fields))
+        old = stored.fields[place] if by_place else held.get(each.name)
+        if by_place and each.name in held:
+            # A key takes the name of a column that is no more.
+            found.aside.append(((*was, each.name), _aside(held.pop(each.name).name, taken)))
+        if old is None:
+            found.added.append(((*now, each.name), each.dataType))
+            continue
+        try:
+            found.take(_of_column(each.dataType, old.dataType, rows, (*was, old.name), (*now, each.name)))
+        except _Clash:
+            found.aside.append(((*was, old.name), _aside(old.name, taken)))
+            found.added.append(((*now, each.name), each.dataType))
+            continue
+        if old.name != each.name:
+            found.renamed.append(((*was, old.name), each.name))
+    return found
+
+
+def _of_column(wanted: DataType, stored: DataType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:
+    if isinstance(wanted, StructType) and isinstance(stored, StructType):
+        return _of_row(wanted, stored, rows, was, now) if was in rows else _of_fields(wanted, stored, rows, was, now)
+    if isinstance(wanted, ArrayType) and isinstance(stored, ArrayType):
+        return _of_column(wanted.elementType, stored.elementType, rows, (*was, "element"), (*now, "element"))
+    if isinstance(wanted, MapType) and isinstance(stored, MapType):
+        if _of_column(wanted.keyType, stored.keyType, rows, (*was, "key"), (*now, "key")):
+            raise _Clash  # Iceberg does not evolve keys of maps
+        return _of_column(wanted.valueType, stored.valueType, rows, (*was, "value"), (*now, "value"))
+    asked, held = type(wanted), type(stored)
+    asked = _HELD_AS.get(asked, asked)
+    if (held, asked) in _WIDER:
+        return Steps(widened=[(now, asked())])
+    if asked is not held:
+        raise _Clash
+    return Steps()
+
+
+def _of_fields(wanted: StructType, stored: StructType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:
+    """Fields of a user type or tuple, all by place."""
+    found = Steps()
+    for old, each in zip(stored.fields, wanted.fields, strict=False):
+        found.take(_of_column(each.dataType, old.dataType, rows, (*was, old.name), (*now, each.name)))
+        if old.name != each.name:
+            found.renamed.append(((*was, old.name), each.name))
+    found.added.extend(((*now, each.name), each.dataType) for each in wanted.fields[len(stored.fields) :])
+    return found
+
+
+def _aside(name: str, taken: set[str]) -> str:
+    """A name that is free. It begins with `_`, as no plain name of a column does (`names.to_column`)."""
+    number = 1
+    while (free := f"_was_{number}_{name}") in taken:
+        number += 1
+    taken.add(free)
+    return free
+
+
+class IcebergTable:
+    """One table of the catalog, for what SQL cannot do at once."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self._spark = spark
+        self._name = name
+        session: Any = spark
+        self._jvm: Any = session._jvm
+        self._table: Any = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._table.properties())
+
+    def evolve(self, plan: Steps, properties: Mapping[str, str]) -> None:
+        """Take the steps and set the properties: readers see all of it or nothing."""
+        transaction = self._table.newTransaction()
+        # Each at once, so that two columns may swap their names; first what makes room for the others.
+        for renames in (plan.aside, plan.renamed):
+            self._update(transaction, [("renameColumn", ".".join(path), name) for path, name in renames])
+        self._update(transaction, [("updateColumn", ".".join(path), self._type(kind).asPrimitiveType()) for path, kind in plan.widened])
+        self._update(transaction, [("addColumn", *self._parent(path), path[-1], self._type(kind)) for path, kind in plan.added])
+        update = transaction.updateProperties()
+        for name, value in properties.items():
+            update.set(name, value)
+        update.commit()
+        transaction.commitTransaction()
+        self._spark.catalog.refreshTable(self._name)
+
+    def _update(self, transaction: Any, calls: Sequence[tuple[Any, ...]]) -> None:
+        if calls:
+            update = transaction.updateSchema()
+            for method, *arguments in calls:
+                getattr(update, method)(*arguments)
+            update.commit()
+
+    def _parent(self, path: Path) -> tuple[str, ...]:
+        return (".".join(path[:-1]),) if len(path) > 1 else ()
+
+    def _type(self, kind: DataType) -> Any:
+        java = self._jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
+        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)

@@ -1,0 +1,141 @@
+"""What the stream tells of what happened: events that are no row's, versions of a row as one, what changed within collections.
+
+Events are dictionaries as fold and sinks exchange them: `key`, `before`, `after` (rows by the warehouse's column names, values as Arrow
+takes them), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`, `ts_micro`, `now`, `nodes`, `replicas_expected`, `file`,
+`pos`, and, where it applies, `bounds` (of a range) and `hidden` (a row that a delete took which is told as one event: it is for current
+rows only). Pure functions; knows neither Spark nor what becomes of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_jobs.rows import RowShape
+from writetime.cql.names import from_column, to_column
+from writetime.cql.types import CollectionType, CqlType, UdtType
+from writetime.envelope import json_value
+
+Event = dict[str, Any]
+
+TRUNCATE = "t"
+COVERING = ("range_delete", "partition_delete")
+"""Reasons of deletes that may take many rows."""
+
+
+# --- events that are no row's -----------------------------------------------------------------------------------------------------
+
+
+def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: int, file: str | None, pos: int | None) -> Event:
+    """TRUNCATE, at `truncated_at` (µs), as the nodes in `nodes` logged it: no key, no rows, `op` t."""
+    source = {"nodes": list(nodes), "replicas_expected": expected, "file": file, "pos": pos}
+    return {**_of_no_row(truncated_at, now), **source, "op": TRUNCATE, "reason": "truncate", "key": None}
+
+
+def deletion(*, key: Mapping[str, Any], bounds: Mapping[str, Any] | None, ts_micro: int, now: int, source: Mapping[str, Any]) -> Event:
+    """A delete of many rows as one event. `key`: all key columns by the warehouse's names, with the partition's values set; `bounds`: of a
+    range `start`, `end` (clustering columns by name, those of the prefix set, or None) and `start_inclusive`, `end_inclusive`; None: the
+    whole partition. `source`: `nodes`, `replicas_expected`, `file`, `pos`."""
+    reason = "partition_delete" if bounds is None else "range_delete"
+    return {**_of_no_row(ts_micro, now), **source, "op": "d", "reason": reason, "key": dict(key), "bounds": bounds and dict(bounds)}
+
+
+def _of_no_row(ts_micro: int, now: int) -> Event:
+    return {"before": None, "after": None, "changed": [], "writetime": {}, "expires_at": {}, "ts_micro": ts_micro, "now": now}
+
+
+def is_covered(event: Mapping[str, Any]) -> bool:
+    """Whether the event is of a row that a delete of many took: told by `deletion` where such a delete is one event."""
+    return event["op"] == "d" and event["reason"] in COVERING
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------------------
+
+
+def collapsed(versions: Sequence[Event], keys: int) -> Event | None:
+    """One row's events within a batch, in order, as one from what was to what is; None if it neither was nor is. `keys`: how many columns
+    the primary key has."""
+    first, last = versions[0], versions[-1]
+    before, after = first["before"], last["after"]
+    if before is None and after is None:
+        return None
+    op = "c" if before is None else "d" if after is None else "u"
+    columns = list(before if after is None else after)[keys:]
+    changed = [from_column(name) for name in columns if not _same((before or {}).get(name), (after or {}).get(name))]
+    return {**last, "before": before, "op": op, "changed": changed}
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Equal, or NaN both."""
+    return bool(old == new) or (old != old and new != new)
+
+
+# --- within collections -----------------------------------------------------------------------------------------------------------
+
+
+def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any]:
+    """By CQL name, for each changed column that is an unfrozen collection or user type and stays one: what changed within, as JSON.
+
+        set     {"added": […], "removed": […]}
+        map     {"set": …, "removed": […]}      `set` in the form of the map itself: keys with the values that they have now
+        list    {"at": index, "removed": […], "added": […]}     one splice: `removed` stood at `at`, `added` stands there
+        type    {"set": {field: value, …}}      null for a field that has none now
+
+    A column that was null before or is now has no entry: it came or went as a whole."""
+    before, after = event["before"], event["after"]
+    if before is None or after is None:
+        return {}
+    found: dict[str, Any] = {}
+    for name in event["changed"]:
+        kind, column = shape.columns.get(name), to_column(name)
+        if kind is not None and kind.multicell and before.get(column) is not None and after.get(column) is not None:
+            arrow = shape.row_type.field(column).type
+            found[name] = _within(kind, arrow, before[column], after[column])
+    return found
+
+
+def _within(kind: CqlType, arrow: pa.DataType, old: Any, new: Any) -> dict[str, Any]:
+    if isinstance(kind, UdtType):
+        fields = {field.name: field.type for field in arrow}
+        differing = [name for name in new if not _same(old.get(name), new[name])]
+        return {"set": {from_column(name): json_value(new[name], fields[name]) for name in differing}}
+    assert isinstance(kind, CollectionType)
+    if kind.kind == "map":
+        return _within_map(arrow, old, new)
+    elements = arrow.value_type
+    if kind.kind == "set":
+        return {"added": _missing(new, old, elements), "removed": _missing(old, new, elements)}
+    at, end = _common(old, new)
+    cut = {"removed": old[at : len(old) - end], "added": new[at : len(new) - end]}
+    return {"at": at, **{name: [json_value(value, elements) for value in values] for name, values in cut.items()}}
+
+
+def _within_map(arrow: pa.DataType, old: Sequence[tuple[Any, Any]], new: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+    had = {_hashable(key): value for key, value in old}
+    has = {_hashable(key) for key, _ in new}
+    put = [(key, value) for key, value in new if _hashable(key) not in had or not _same(had[_hashable(key)], value)]
+    return {"set": json_value(put, arrow), "removed": [json_value(key, arrow.key_type) for key, _ in old if _hashable(key) not in has]}
+
+
+def _missing(of: Sequence[Any], among: Sequence[Any], kind: pa.DataType) -> list[Any]:
+    there = {_hashable(value) for value in among}
+    return [json_value(value, kind) for value in of if _hashable(value) not in there]
+
+
+def _common(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, int]:
+    """How many elements two lists share at the start, and how many of the others at the end."""
+    most = min(len(old), len(new))
+    start = next((at for at in range(most) if not _same(old[at], new[at])), most)
+    end = next((at for at in range(most - start) if not _same(old[-1 - at], new[-1 - at])), most - start)
+    return start, end
+
+
+def _hashable(value: Any) -> Any:
+    """What stands for a value made of lists and dicts in a set; NaN for itself."""
+    if isinstance(value, dict):
+        return tuple((name, _hashable(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(part) for part in value)
+    return "NaN" if value != value else value
