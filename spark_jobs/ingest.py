@@ -102,7 +102,7 @@ def report(sealed: Sealed) -> str:
 @dataclass
 class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
-    rows cannot be shown, with the reason."""
+    rows cannot be shown, with the reason; `known` is the schema as of the base."""
 
     config: PipelineConfig
     store: Store
@@ -112,6 +112,7 @@ class Batch:
     outcomes: dict[int, SegmentOutcome] = field(default_factory=dict)
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     refused: dict[UUID, str] = field(default_factory=dict)
+    known: Schema = field(default_factory=Schema)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> Sealed:
@@ -125,6 +126,7 @@ class Batch:
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._commit_current(events, schema, captured)
+        self._commit_ddl(schema, captured)
         return self._seal(state)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
@@ -139,6 +141,7 @@ class Batch:
     def _learn(self, frames: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
         learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
+        self.known = learner.schema()
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
         ids = [bytearray(table_id.bytes) for table_id in SCHEMA_TABLES]
@@ -296,7 +299,7 @@ class Batch:
         return numbered.withColumn("ordinal", F.col("start") + F.col("seq") + 1).select("table_id", "ordinal", "last", "payload")
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
-        warehouse = Warehouse(self.spark, self._catalog())
+        warehouse = self._warehouse()
         for table in captured:
             if self.accounts[table.label]["events"]:
                 mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
@@ -324,13 +327,28 @@ class Batch:
         return state
 
     def _commit_current(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
-        warehouse = Warehouse(self.spark, self._catalog())
+        warehouse = self._warehouse()
         for table in captured:
             # The rows of a life that is over went with its DROP; only its changes are history.
             if self.accounts[table.label]["events"] and not table.dropped:
                 mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
                 warehouse.merge_current(table, schema, mine, self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
+
+    def _commit_ddl(self, schema: Schema, captured: list[Table]) -> None:
+        """Tables with events have the ring's shape by now; those without follow it too."""
+        for table in captured:
+            if not self.accounts[table.label]["events"] and self._reshaped(table, schema):
+                self._warehouse().follow(table, schema, self.manifest.number)
+
+    def _reshaped(self, table: Table, schema: Schema) -> bool:
+        def types(of: Schema) -> dict[str, Any]:
+            return {name: kind for (keyspace, name), kind in of.types.items() if keyspace == table.keyspace}
+
+        return self.known.tables.get(table.id) != table or types(self.known) != types(schema)
+
+    def _warehouse(self) -> Warehouse:
+        return Warehouse(self.spark, self._catalog(), self.config.warehouse)
 
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()

@@ -1,4 +1,4 @@
-"""What the stream tells of what happened: events that are no row's, versions of a row as one, what changed within collections.
+"""What the stream tells of what happened: events that are no row's, and what changed within collections.
 
 Events are dictionaries as fold and sinks exchange them: `key`, `before`, `after` (rows by the warehouse's column names, values as Arrow
 takes them), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`, `ts_micro`, `now`, `nodes`, `replicas_expected`, `file`,
@@ -17,6 +17,7 @@ from spark_jobs.rows import RowShape
 from writetime.cql.names import from_column, to_column
 from writetime.cql.types import CollectionType, CqlType, UdtType
 from writetime.envelope import json_value
+from writetime.model import Bound, RangeTombstone
 
 Event = dict[str, Any]
 
@@ -34,42 +35,34 @@ def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: i
     return {**_of_no_row(truncated_at, now), **source, "op": TRUNCATE, "reason": "truncate", "key": None}
 
 
-def deletion(*, key: Mapping[str, Any], bounds: Mapping[str, Any] | None, ts_micro: int, now: int, source: Mapping[str, Any]) -> Event:
-    """A delete of many rows as one event. `key`: all key columns by the warehouse's names, with the partition's values set; `bounds`: of a
+def deletion(*, key: Mapping[str, Any], within: Mapping[str, Any] | None, ts_micro: int, now: int, source: Mapping[str, Any]) -> Event:
+    """A delete of many rows as one event. `key`: all key columns by the warehouse's names, with the partition's values set; `within`: of a
     range `start`, `end` (clustering columns by name, those of the prefix set, or None) and `start_inclusive`, `end_inclusive`; None: the
     whole partition. `source`: `nodes`, `replicas_expected`, `file`, `pos`."""
-    reason = "partition_delete" if bounds is None else "range_delete"
-    return {**_of_no_row(ts_micro, now), **source, "op": "d", "reason": reason, "key": dict(key), "bounds": bounds and dict(bounds)}
+    reason = "partition_delete" if within is None else "range_delete"
+    return {**_of_no_row(ts_micro, now), **source, "op": "d", "reason": reason, "key": dict(key), "bounds": within and dict(within)}
 
 
 def _of_no_row(ts_micro: int, now: int) -> Event:
     return {"before": None, "after": None, "changed": [], "writetime": {}, "expires_at": {}, "ts_micro": ts_micro, "now": now}
 
 
+def bounds(shape: RowShape, tombstone: RangeTombstone) -> dict[str, Any]:
+    """Where a range begins and ends, as `deletion` takes it. DecodeError for a value that is none of its column's type."""
+
+    def prefix(bound: Bound) -> dict[str, Any] | None:
+        named = zip(shape.table.clustering, bound.values, strict=False)
+        values = {column.name: None if raw is None else shape.columns[column.name].decode(raw) for column, raw in named}
+        return shape.values(values) or None
+
+    start, end = tombstone.start, tombstone.end
+    inclusive = {"start_inclusive": start.inclusive, "end_inclusive": end.inclusive}
+    return {"start": prefix(start), "end": prefix(end), **inclusive}
+
+
 def is_covered(event: Mapping[str, Any]) -> bool:
     """Whether the event is of a row that a delete of many took: told by `deletion` where such a delete is one event."""
     return event["op"] == "d" and event["reason"] in COVERING
-
-
-# --- versions ---------------------------------------------------------------------------------------------------------------------
-
-
-def collapsed(versions: Sequence[Event], keys: int) -> Event | None:
-    """One row's events within a batch, in order, as one from what was to what is; None if it neither was nor is. `keys`: how many columns
-    the primary key has."""
-    first, last = versions[0], versions[-1]
-    before, after = first["before"], last["after"]
-    if before is None and after is None:
-        return None
-    op = "c" if before is None else "d" if after is None else "u"
-    columns = list(before if after is None else after)[keys:]
-    changed = [from_column(name) for name in columns if not _same((before or {}).get(name), (after or {}).get(name))]
-    return {**last, "before": before, "op": op, "changed": changed}
-
-
-def _same(old: Any, new: Any) -> bool:
-    """Equal, or NaN both."""
-    return bool(old == new) or (old != old and new != new)
 
 
 # --- within collections -----------------------------------------------------------------------------------------------------------
@@ -94,6 +87,11 @@ def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any
             arrow = shape.row_type.field(column).type
             found[name] = _within(kind, arrow, before[column], after[column])
     return found
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Equal, or NaN both."""
+    return bool(old == new) or (old != old and new != new)
 
 
 def _within(kind: CqlType, arrow: pa.DataType, old: Any, new: Any) -> dict[str, Any]:
