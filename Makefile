@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java bench-decode record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java bench-decode bench-batch record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's o
 
 bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
 	@$(PYTHON) -m benchmarks.decode $(ARGS)
+
+bench-batch: setup ## three replicas' segments through a batch without sinks: MB/s a core, and where the time goes
+	@$(PYTHON) -m benchmarks.batch $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record

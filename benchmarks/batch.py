@@ -1,0 +1,295 @@
+"""Three replicas' segments through a batch, without sinks: `make bench-batch`, or `python -m benchmarks.batch [--json]`.
+
+Strategy: the mutations of `data.py`, orders of a web shop that a real node has logged (about 1 KB each, 20 cells), are encoded into the
+segments of three replicas: the same bytes, each replica in an order of its own, as writes arrive. They are put into a bucket and planned as
+shipped ones are, and the ingest job itself runs the batch: every stage up to the upsert of the state, seal included. Left out are the
+commits to the warehouse; nothing is published. Each pass begins with an empty bucket; the first one only warms up Spark and its workers.
+
+MB/s are those of segment files, all replicas counted, by the clock, divided by the cores that Spark may use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import data
+from spark_jobs import ingest
+from spark_jobs.session import spark_session
+from tools import ROOT
+from tools.console import say
+from tools.errors import ToolError
+from writetime import names
+from writetime.batch.documents import Manifest, Sealed, total
+from writetime.batch.plan import plan_ingest
+from writetime.commitlog.encode import encode_segment
+from writetime.commitlog.segment import scan
+from writetime.config import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig
+from writetime.store import open_store
+
+MEBIBYTE = 1 << 20
+CLUSTER = "bench"
+REPLICAS = 3
+SEGMENT_BYTES = 32 * MEBIBYTE
+PER_SECTION = 1000
+APART = 256
+"""By how many places a mutation may stand earlier or later in one replica's log than in another's."""
+GOAL = 30.0
+SINKS = ("_commit_changes", "_commit_current")
+"""Steps of the job that are left out."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.batch", description=__doc__.splitlines()[0])
+    parser.add_argument("--segments", type=int, default=3, help=f"segments of {SEGMENT_BYTES >> 20} MiB a replica (default: 3)")
+    parser.add_argument("--passes", type=int, default=3, help="measured passes (default: 3)")
+    parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use (default: 2)")
+    parser.add_argument("--buckets", type=int, default=4, help="key buckets, which are state shards, of a table (default: 4)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args(arguments)
+    try:
+        figures = measure(options.segments, options.passes, options.cores, options.buckets)
+    except ToolError as error:
+        say(str(error))
+        return 1
+    if options.json:
+        print(json.dumps(figures, indent=2))
+    else:
+        show(figures)
+    return 0
+
+
+def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, Any]:
+    """All figures as one document: rates in MB/s (10^6 bytes of file), times in s."""
+    with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
+        folder = Path(temporary)
+        logs = replicas(segments)
+        spark = spark_session(_config(folder, cores, buckets), "writetime bench-batch")
+        try:
+            runs = [_pass(spark, folder / f"pass-{number}", logs, cores, buckets) for number in range(1 + passes)]
+        finally:
+            spark.stop()
+    size = sum(len(segment) for log in logs for segment in log)
+    best = min(runs[1:], key=lambda run: float(run["seconds"]))
+    return {
+        "bytes": size,
+        "segments": segments * len(logs),
+        "cores": cores,
+        "mb_per_second": size / 1e6 / best["seconds"],
+        "mb_per_second_and_core": size / 1e6 / best["seconds"] / cores,
+        "passes": [size / 1e6 / run["seconds"] / cores for run in runs[1:]],
+        **best,
+    }
+
+
+# --- segments --------------------------------------------------------------------------------------------------------------------
+
+
+def replicas(segments: int) -> list[list[bytes]]:
+    """The segments of each replica, in log order."""
+    bodies = _bodies(segments)
+    return [[encode_segment(at + 1, 7, part, per_section=PER_SECTION, size=SEGMENT_BYTES) for at, part in enumerate(each)]
+            for each in (_log(bodies, number) for number in range(REPLICAS))]  # fmt: skip
+
+
+def _bodies(segments: int) -> list[bytes]:
+    """Mutations enough for so many segments, with a little room left in each for another order."""
+    found: list[bytes] = []
+    room = segments * (SEGMENT_BYTES - MEBIBYTE)
+    for path in data.segments():
+        scanned = scan(path.read_bytes(), name=path.name)
+        for frame in scanned.frames:
+            room -= frame.body_length + 12
+            if room < 0:
+                return found
+            found.append(scanned.body(frame))
+    raise ToolError(f"{data.FOLDER} has too few segments: python -m benchmarks.data --anew --segments {segments + 1}")
+
+
+def _log(bodies: list[bytes], seed: int) -> list[list[bytes]]:
+    """The mutations in a replica's own order, cut into segments' worth of bytes."""
+    draw = random.Random(seed)
+    order = sorted(range(len(bodies)), key=[at + draw.random() * APART for at in range(len(bodies))].__getitem__)
+    parts: list[list[bytes]] = [[]]
+    size = 0
+    for at in order:
+        size += len(bodies[at]) + 12
+        if size > SEGMENT_BYTES - MEBIBYTE // 2:
+            parts.append([])
+            size = len(bodies[at]) + 12
+        parts[-1].append(bodies[at])
+    return parts
+
+
+def _ship(url: str, logs: list[list[bytes]]) -> Manifest:
+    store = open_store(url)
+    start = datetime.now(UTC)
+    for number, log in enumerate(logs):
+        node = names.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=number + 1)))
+        for at, segment in enumerate(log):
+            sealed_at = start + timedelta(minutes=at, seconds=number)
+            name = names.SegmentRef(node, names.SegmentName(at + 1, 7)).incoming
+            store.put(name, segment, metadata={"sealed_at": sealed_at.isoformat()})
+    manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
+    assert manifest is not None
+    return manifest
+
+
+# --- the job ---------------------------------------------------------------------------------------------------------------------
+
+
+def _config(folder: Path, cores: int, buckets: int) -> PipelineConfig:
+    jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
+    conf = {
+        "spark.jars": jars,
+        "spark.master": f"local[{cores}]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "4g",
+        "spark.local.dir": str(folder),
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+    }
+    return PipelineConfig(
+        pipeline="bench",
+        cluster=ClusterConfig(name=CLUSTER, datacenters=["dc1"]),
+        bucket=str(folder / "bucket"),
+        catalog=CatalogConfig(uri=f"jdbc:sqlite:{folder / 'catalog.db'}", warehouse=str(folder / "warehouse")),
+        spark=SparkConfig(shuffle_partitions=buckets, conf=conf),
+        buckets=buckets,
+    )
+
+
+def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int, buckets: int) -> dict[str, Any]:
+    config = _config(folder, cores, buckets)
+    manifest = _ship(config.bucket, logs)
+    clock = Clock(spark)
+    batch = measured(clock)(config, open_store(config.bucket), spark, manifest, None)
+    begun = time.perf_counter()
+    sealed = batch.run()
+    seconds = time.perf_counter() - begun
+    print(f"  {seconds:.1f} s", file=sys.stderr)
+    _check(sealed, logs)
+    spark.catalog.clearCache()
+    for rdd in spark.sparkContext._jsc.getPersistentRDDs().values():
+        rdd.unpersist()
+    figures = {"seconds": seconds, "steps": clock.steps, "stages": clock.stages(), "accounting": total(sealed.accounting).model_dump()}
+    shutil.rmtree(folder)
+    return figures
+
+
+def _check(sealed: Sealed, logs: list[list[bytes]]) -> None:
+    """What was measured was the work: every mutation came in and was folded once."""
+    account = next(account for account in sealed.accounting if account.table == f"{data.KEYSPACE}.orders")
+    folded = account.applied + account.superseded
+    if account.quarantined or account.duplicate != (len(logs) - 1) * folded or not account.events:
+        raise ToolError(f"the batch did not do its work: {account}")
+
+
+@dataclass
+class Clock:
+    """Seconds of each step of the job, and what Spark says of the stages that ran meanwhile."""
+
+    spark: SparkSession
+    steps: dict[str, float] = field(default_factory=dict)
+    current: str | None = None
+    seen: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.seen = {stage.stageId() for stage in self._stages()}
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose time counts as that of a step unless it is called by one."""
+
+        @wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.current is not None:
+                return function(*arguments, **options)
+            self.current = name
+            self.spark.sparkContext.setJobDescription(name)
+            begun = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.steps[name] = self.steps.get(name, 0.0) + time.perf_counter() - begun
+                self.current = None
+
+        return call
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Stages by what they did: the step that asked, before or behind a shuffle, seconds of tasks and MB that were shuffled."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for stage in self._stages():
+            if stage.stageId() in self.seen or stage.executorRunTime() == 0:
+                continue
+            step = stage.description().get() if stage.description().isDefined() else ""
+            place = ("reads" if stage.shuffleReadBytes() else "") + (" writes" if stage.shuffleWriteBytes() else "")
+            sums = found.setdefault((step, place), {"step": step, "shuffle": place.strip(), "stages": 0, "seconds": 0.0, "shuffled": 0.0})
+            sums["stages"] += 1
+            sums["seconds"] += stage.executorRunTime() / 1e3
+            sums["shuffled"] += (stage.shuffleReadBytes() + stage.shuffleWriteBytes()) / 1e6
+        return sorted(found.values(), key=lambda one: -float(one["seconds"]))
+
+    def _stages(self) -> Iterator[Any]:
+        context: Any = self.spark.sparkContext
+        nothing = context._gateway.new_array(context._jvm.double, 0)
+        listed = context._jsc.sc().statusStore().stageList(None, False, False, nothing, context._jvm.java.util.ArrayList())
+        return (listed.apply(at) for at in range(listed.size()))
+
+
+def measured(clock: Clock) -> type[ingest.Batch]:
+    """The job without its sinks, every step timed."""
+    steps = {
+        name: clock.timed(name.strip("_").replace("_", " "), step)
+        for name, step in vars(ingest.Batch).items()
+        if name.startswith("_") and not name.startswith("__") and callable(step)
+    }
+    nothing = {name: lambda *_, **__: None for name in SINKS if name in steps}
+    return type("Measured", (ingest.Batch,), steps | nothing)
+
+
+# --- for people ------------------------------------------------------------------------------------------------------------------
+
+
+def show(figures: dict[str, Any]) -> None:
+    size = figures["bytes"] / 1e6
+    spark = f"Spark local[{figures['cores']}]"
+    say(f"{figures['segments']} segments of {REPLICAS} replicas, {size:.0f} MB, {spark}, best pass {figures['seconds']:.1f} s")
+    say(f"{figures['mb_per_second']:.1f} MB/s, {figures['mb_per_second_and_core']:.1f} MB/s a core (goal: {GOAL:.0f})")
+    say("passes, MB/s a core: " + ", ".join(f"{rate:.1f}" for rate in figures["passes"]))
+    account = figures["accounting"]
+    say("partition updates: " + ", ".join(f"{name} {count}" for name, count in account.items() if name != "table" and count))
+    table = Table(title="by the clock of the driver")
+    table.add_column("step")
+    table.add_column("s", justify="right")
+    for step, seconds in figures["steps"].items():
+        if seconds >= 0.05:
+            table.add_row(step, f"{seconds:.2f}")
+    Console().print(table)
+    table = Table(title="seconds of tasks")
+    for column in ("asked by", "shuffle", "stages", "s", "MB shuffled"):
+        table.add_column(column, justify="left" if column in ("asked by", "shuffle") else "right")
+    for one in figures["stages"]:
+        if one["seconds"] >= 0.05:
+            table.add_row(one["step"], one["shuffle"], str(one["stages"]), f"{one['seconds']:.2f}", f"{one['shuffled']:.0f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
