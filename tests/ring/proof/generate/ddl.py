@@ -1,0 +1,126 @@
+"""Operations on tables and types themselves: each changes the model as it is made, and is to be run before whatever follows.
+
+A column is dropped, and comes again, when every node is up and has flushed the table: what a memtable still holds of a dropped column is
+for Cassandra there or not, depending on when it is flushed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.ring.proof.generate.tables import ODD_NAMES, Column, Table
+from tests.ring.proof.generate.values import KEY_TYPE, quoted
+from tests.ring.proof.generate.world import MOST_COLUMNS, World
+from tests.ring.proof.operations import Operation
+
+GC_GRACE_SECONDS: Final = (86_400, 864_000, 1_000_000)
+FIELDS: Final = ("int", "text", "varint", "frozen<list<text>>", "date")
+FEW: Final = 8
+"""With fewer columns to drop than that, one that can be dropped is added."""
+
+
+def _operation(kind: str, cql: str, **options: bool) -> list[Operation]:
+    return [Operation(kind, cql, ddl=True, **options)]
+
+
+def add_column(world: World) -> list[Operation]:
+    table = world.table(lambda table: len(table.columns) < MOST_COLUMNS + 20 and table not in world.same_key[1:2])
+    static = bool(table.clustering) and world.random.random() < 0.3
+    free = [name for name in ODD_NAMES if name not in table.columns and name not in table.dropped]
+    name = world.random.choice(free) if free and world.random.random() < 0.3 else world.name("late ")
+    few = sum(len(_droppable(table)) for table in world.tables) < FEW
+    kind = world.random.choice(FIELDS) if few else table.keyspace.types.regular()
+    column = Column(name, "static" if static else "regular", kind, steady=False)
+    table.columns[name] = column
+    table.changed()
+    return _operation("add column", f"ALTER TABLE {table.cql} ADD {column.definition}")
+
+
+def drop_column(world: World) -> list[Operation]:
+    table = world.table(_droppable)
+    column = world.random.choice(_droppable(table))
+    table.dropped[column.name] = table.columns.pop(column.name)
+    table.changed()
+    return _operation("drop column", f"ALTER TABLE {table.cql} DROP {quoted(column.name)}", needs_all_up=True, flush=True)
+
+
+def _droppable(table: Table) -> list[Column]:
+    # Cassandra drops no user type that is not frozen.
+    columns = [column for column in table.of_kind("regular", "static") if not column.steady]
+    return [column for column in columns if column not in table.made_of("udt") + table.made_of("udt", static=True)]
+
+
+def add_again(world: World) -> list[Operation]:
+    """A column that was dropped, of the same type: what it had before stays away."""
+    dropped = [] if any(table.dropped for table in world.tables) else drop_column(world)
+    table = world.table(lambda table: table.dropped)
+    name = world.random.choice(sorted(table.dropped))
+    table.columns[name] = table.dropped.pop(name)
+    table.changed()
+    cql = f"ALTER TABLE {table.cql} ADD {table.columns[name].definition}"
+    return dropped + _operation("add column again", cql, needs_all_up=True, flush=True)
+
+
+def rename(world: World) -> list[Operation]:
+    """A column of the primary key, most often of the clustering."""
+    table = world.table(lambda table: table.clustering)
+    column = world.random.choice(table.clustering if world.random.random() < 0.8 else table.partition)
+    name = world.name("Renamed " if world.random.random() < 0.5 else "renamed_")
+    cql = f"ALTER TABLE {table.cql} RENAME {quoted(column.name)} TO {quoted(name)}"
+    table.rename(column.name, name)
+    return _operation("rename key column", cql)
+
+
+def add_field(world: World) -> list[Operation]:
+    keyspace = world.random.choice(world.keyspaces)
+    udt = world.random.choice([name for name in keyspace.udts if name != KEY_TYPE])
+    return _operation(
+        "add field", keyspace.add_field(udt, world.name("Field " if world.random.random() < 0.3 else "field_"), world.random.choice(FIELDS))
+    )
+
+
+def create_table(world: World) -> list[Operation]:
+    table = world.maker.by_chance(world.random.choice(world.keyspaces), world.name("made_"), fleeting=True)
+    table.cdc = world.random.random() < 0.85
+    world.tables.append(table)
+    return _operation("create table", table.create())
+
+
+def drop_table(world: World) -> list[Operation]:
+    table = _fleeting(world)
+    world.tables.remove(table)
+    return _operation("drop table", f"DROP TABLE {table.cql}")
+
+
+def drop_and_create(world: World) -> list[Operation]:
+    """The same name, other columns, another id."""
+    table = _fleeting(world)
+    world.tables.remove(table)
+    again = world.maker.by_chance(table.keyspace, table.name, fleeting=True)
+    world.tables.append(again)
+    return [*_operation("drop table to create it again", f"DROP TABLE {table.cql}"), *_operation("create table again", again.create())]
+
+
+def _fleeting(world: World) -> Table:
+    return world.random.choice([table for table in world.tables if table.fleeting])
+
+
+def cdc_off_and_on(world: World) -> list[Operation]:
+    """Nothing is written in between: it would be in no log that is kept."""
+    table = world.table(lambda table: table.cdc)
+    off, on = (f"ALTER TABLE {table.cql} WITH cdc = {state}" for state in ("false", "true"))
+    return [*_operation("cdc off", off, needs_all_up=True), *_operation("cdc on", on, needs_all_up=True)]
+
+
+def alter_options(world: World) -> list[Operation]:
+    """gc_grace_seconds of any table; the default TTL of those that may have one."""
+    table = world.table()
+    options = [f"gc_grace_seconds = {world.random.choice(GC_GRACE_SECONDS)}"]
+    if table.default_ttl or table.name in ("lives_long", "lives_shortly"):
+        table.default_ttl = world.random.choice((2, 3, 86_400, 40 * 86_400))
+        options.append(f"default_time_to_live = {table.default_ttl}")
+    return _operation("alter options", f"ALTER TABLE {table.cql} WITH {' AND '.join(options)}")
+
+
+def truncate(world: World) -> list[Operation]:
+    return [Operation("truncate", f"TRUNCATE {world.table().cql}", needs_all_up=True)]

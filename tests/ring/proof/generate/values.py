@@ -1,0 +1,236 @@
+"""Types and values by chance: texts of CQL types that Cassandra 5.0 takes, and values of them as its Python driver takes them.
+
+Strategy: a few values per native type, the odd ones among them, so that equal ones come up again and again; now and then anything at all.
+Values are the driver's, encoded by the driver: nothing of the product is asked what bytes a value has. Only the grammar of type texts is
+borrowed. An empty value (no bytes, where null would be another thing) is `Empty`, which statements spell as a call of `blobas…`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from cassandra.util import Date, Duration, OrderedMap, Time
+
+from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType, parse_type
+from writetime.schema.model import UserType
+
+
+@dataclass(frozen=True)
+class Empty:
+    """The value without bytes of a native type that has one besides null."""
+
+    kind: str
+
+
+HAS_EMPTY: Final = ("bigint", "boolean", "decimal", "double", "float", "inet", "int", "timestamp", "timeuuid", "uuid", "varint")
+"""Types that take no bytes for a value though they are no text."""
+
+_ENDS: Final = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+
+
+def _timeuuid(random: Random) -> UUID:
+    time = random.getrandbits(60)
+    return UUID(
+        int=(time & 0xFFFFFFFF) << 96 | (time >> 32 & 0xFFFF) << 80 | 1 << 76 | (time >> 48) << 64 | 2 << 62 | random.getrandbits(62)
+    )
+
+
+def _word(random: Random) -> str:
+    return "".join(random.choice("abé木z ") for _ in range(random.randint(1, 12)))
+
+
+NATIVE: Final[Mapping[str, Sequence[Any]]] = {
+    "ascii": ("a", "b", "", "~", "aa"),
+    "bigint": (1, 0, -1, 2**63 - 1, -(2**63)),
+    "blob": (b"a", b"", b"\0", b"\xff\xff", b"a\0"),
+    "boolean": (True, False),
+    "date": (Date(0), Date(-1), Date(20_000), Date(-(10**5)), Date(10**6)),
+    "decimal": tuple(map(Decimal, ("1.0", "0", "-0.1", "1E+10", "12345678901234567890.000001"))),
+    "double": (1.5, 0.0, -0.0, -1.5, 1e300, float("inf"), float("nan")),
+    "duration": (Duration(0, 0, 0), Duration(1, 2, 3), Duration(-1, -2, -3), Duration(0, 0, 2**40)),
+    "float": (1.5, 0.0, -0.0, -1.5, float("-inf"), float("nan")),
+    "inet": ("127.0.0.1", "255.255.255.255", "::1", "2001:db8::ffff", "10.0.0.1"),
+    "int": (1, 0, -1, 2**31 - 1, -(2**31)),
+    "smallint": (1, 0, -1, 2**15 - 1, -(2**15)),
+    "text": ("a", "b", "", "grün 木 😀", "aa"),
+    "time": (Time(0), Time(86_399_999_999_999), Time(1), Time(45_000_000_000_000)),
+    # Milliseconds since 1970.
+    "timestamp": (0, 1, -1, 1_700_000_000_000, 253_402_300_799_000),
+    "timeuuid": tuple(
+        map(UUID, ("8d3e1c60-0000-11f1-8000-000000000000", "8d3e1c60-0000-11f1-8080-808080808080", "00000000-0000-1000-8000-00000000007f"))
+    ),
+    "tinyint": (1, 0, -1, 127, -128),
+    "uuid": (
+        UUID(int=0),
+        UUID(int=2**128 - 1),
+        *map(UUID, ("6b8d1a2e-93a1-4a5e-8b0d-0a1b2c3d4e5f", "8d3e1c60-0000-11f1-8000-000000000000")),
+    ),
+    "varchar": ("a", "", "é"),
+    "varint": (1, 0, -1, 127, 128, 2**70, -(2**70)),
+}
+"""Values of every native type but counter; no two of a type that Cassandra compares as equal."""
+
+EQUALS: Final = tuple(map(Decimal, ("1.00", "1")))
+"""Decimals that are the same clustering as 1.0, but not the same partition key."""
+
+_ANY: Final[Mapping[str, Callable[[Random], Any]]] = {
+    "ascii": lambda random: "".join(chr(random.randrange(32, 127)) for _ in range(random.randint(1, 20))),
+    "blob": lambda random: random.randbytes(random.randint(1, 40)),
+    "date": lambda random: Date(random.randrange(-(10**5), 10**5)),
+    "decimal": lambda random: Decimal(random.randrange(-(10**9), 10**9)).scaleb(-random.randint(0, 6)),
+    "double": lambda random: random.uniform(-1e6, 1e6),
+    "duration": lambda random: Duration(random.randrange(50), random.randrange(50), random.randrange(10**9)),
+    "float": lambda random: random.randrange(-(2**20), 2**20) / 64,
+    "inet": lambda random: f"198.51.100.{random.randrange(256)}",
+    "text": _word,
+    "time": lambda random: Time(random.randrange(86_400_000_000_000)),
+    "timestamp": lambda random: random.randrange(10**12, 2 * 10**12),
+    "timeuuid": _timeuuid,
+    "uuid": lambda random: UUID(int=random.getrandbits(128), version=4),
+    "varchar": _word,
+    "varint": lambda random: random.randrange(-(2**90), 2**90),
+}
+
+
+def fresh(kind: str, number: int) -> Any:
+    """A value of a type with room, another one for every number, and none of `NATIVE`."""
+    made: dict[str, Callable[[], Any]] = {
+        "int": lambda: 1000 + number,
+        "bigint": lambda: 10**12 + number,
+        "varint": lambda: 10**30 + number,
+        "text": lambda: f"fresh {number}",
+        "ascii": lambda: f"fresh {number}",
+        "blob": lambda: b"fresh" + number.to_bytes(4, "big"),
+        "uuid": lambda: UUID(int=number, version=4),
+        "timestamp": lambda: 10**9 + number,
+    }
+    return made[kind]()
+
+
+ROOMY: Final = ("int", "bigint", "varint", "text", "ascii", "blob", "uuid", "timestamp")
+
+
+class Values:
+    """Values of types, from one source of chance."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+
+    def of(self, kind: CqlType, *, empty: bool = False) -> Any:
+        """A value that is not null. With `empty`, now and then an `Empty` at the top."""
+        if isinstance(kind, NativeType):
+            if empty and kind.name in HAS_EMPTY and self.random.random() < 0.5:
+                return Empty(kind.name)
+            return self._native(kind.name)
+        return self._made_of_others(kind)
+
+    def _native(self, name: str) -> Any:
+        if self.random.random() < 0.6 or name == "boolean":
+            return self.random.choice(NATIVE[name])
+        if name in _ENDS:
+            return self.random.randrange(-(2 ** _ENDS[name]), 2 ** _ENDS[name])
+        return _ANY[name](self.random)
+
+    def _made_of_others(self, kind: CqlType) -> Any:
+        if isinstance(kind, CollectionType):
+            count = self.random.choice((0, 1, 1, 2, 3))
+            if kind.kind == "list":
+                return [self.of(kind.elements[0]) for _ in range(count)]
+            keys = distinct([self._key(kind.elements[0]) for _ in range(count)])
+            return keys if kind.kind == "set" else OrderedMap([(key, self.of(kind.elements[1])) for key in keys])
+        if isinstance(kind, VectorType):
+            return [self.of(kind.element) for _ in range(kind.dimension)]
+        assert isinstance(kind, TupleType | UdtType)
+        parts = kind.fields if isinstance(kind, TupleType) else tuple(kind.known_fields.values())
+        return tuple(None if self.random.random() < 0.2 else self.of(part) for part in parts)
+
+    def _key(self, kind: CqlType) -> Any:
+        """An element that others are compared with: numbers that are equal and look different stay out of it."""
+        return self.random.choice(NATIVE[kind.name]) if isinstance(kind, NativeType) else self.of(kind)
+
+    def element(self, kind: CollectionType) -> Any:
+        """A key of a set or map, out of few."""
+        return self._key(kind.elements[0])
+
+    def some(self, kind: CqlType, count: int) -> list[Any]:
+        """Up to `count` different values for a key column."""
+        known = list(NATIVE[kind.name]) if isinstance(kind, NativeType) else [self.of(kind) for _ in range(count)]
+        self.random.shuffle(known)
+        return distinct(known)[:count]
+
+
+def distinct(values: Sequence[Any]) -> list[Any]:
+    """Without those that look the same."""
+    return list({repr(value): value for value in values}.values())
+
+
+class Types:
+    """Type texts by chance; `udts` are the user types of the keyspace, in the order in which they are made."""
+
+    def __init__(self, random: Random, keyspace: str, udts: Mapping[str, UserType]) -> None:
+        self.random, self.keyspace = random, keyspace
+        self.know(udts)
+
+    def know(self, udts: Mapping[str, UserType]) -> None:
+        """The user types as they are from now on."""
+        self.udts = dict(udts)
+        self._parsed: dict[str, CqlType] = {}
+
+    def parse(self, text: str) -> CqlType:
+        if text not in self._parsed:
+            self._parsed[text] = parse_type(text, self.keyspace, {(self.keyspace, name): udt for name, udt in self.udts.items()})
+        return self._parsed[text]
+
+    def regular(self) -> str:
+        """A type of a regular or static column."""
+        make = self.random.choice((self._native, self._native, self._collection, self._collection, self._frozen, self._frozen, self._udt))
+        return make()
+
+    def clustering(self) -> str:
+        """A type that a clustering column may have: no duration inside, nothing that is not frozen."""
+        if self.random.random() < 0.75:
+            return self._native(duration=False)
+        return self._frozen(duration=False)
+
+    def _native(self, *, duration: bool = True) -> str:
+        return self.random.choice([name for name in NATIVE if duration or name != "duration"])
+
+    def _collection(self) -> str:
+        """One that is not frozen."""
+        kind = self.random.choice(("list", "set", "map"))
+        if kind == "list":
+            return f"list<{self._inside()}>"
+        key = self._inside(duration=False)
+        return f"set<{key}>" if kind == "set" else f"map<{key}, {self._inside()}>"
+
+    def _udt(self) -> str:
+        return quoted(self.random.choice([name for name in self.udts if name != KEY_TYPE]))
+
+    def _inside(self, *, duration: bool = True) -> str:
+        return self._native(duration=duration) if self.random.random() < 0.75 else self._frozen(duration=duration)
+
+    def _frozen(self, *, duration: bool = True) -> str:
+        shape = self.random.choice(("list", "set", "map", "tuple", "udt", "vector"))
+        if shape == "udt":
+            return f"frozen<{KEY_TYPE if not duration else self._udt()}>"
+        first, second = self._native(duration=duration and shape not in ("set", "map")), self._native(duration=duration)
+        if shape == "tuple":
+            return f"tuple<{first}, {second}>"
+        if shape == "vector":
+            return f"vector<{self.random.choice(('float', 'int', 'text'))}, {self.random.randint(1, 3)}>"
+        nested = f"frozen<list<{second}>>" if self.random.random() < 0.3 else second
+        return f"frozen<map<{first}, {nested}>>" if shape == "map" else f"frozen<{shape}<{first}>>"
+
+
+KEY_TYPE: Final = "pair"
+"""The user type that keys may be made of: it is never altered."""
+
+
+def quoted(name: str) -> str:
+    """A name in double quotes, which any name may have."""
+    return '"' + name.replace('"', '""') + '"'
