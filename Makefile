@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java bench-decode bench-batch record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java ring bench-decode bench-batch record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that noth
 
 fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's own reader too: it delivers nothing else
 	@$(PYTHON) -m tests.fuzz.against_java --cases $(or $(CASES),5000) --seed $(or $(SEED),1) $(ARGS)
+
+ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
+	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
 	@$(PYTHON) -m benchmarks.decode $(ARGS)

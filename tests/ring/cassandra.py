@@ -127,7 +127,7 @@ class Ring:
         deadline = time.monotonic() + SEE_EACH_OTHER_SECONDS
         up = {node.address for node in self.nodes if node.running}
         for node in (node for node in self.nodes if node.running):
-            while (seen := _seen_up(node)) != up:
+            while (seen := seen_up(node)) != up:
                 if time.monotonic() > deadline:
                     raise ServiceError(f"{node.name} ({node.address}) sees {sorted(seen)} up, not {sorted(up)}; its log: {node.log}")
                 time.sleep(0.5)
@@ -224,6 +224,6 @@ def _is_free(address: str, port: int) -> bool:
         return True
 
 
-def _seen_up(node: Node) -> set[str]:
+def seen_up(node: Node) -> set[str]:
     """Addresses that a node holds for up and normal (`UN` in nodetool status)."""
     return set(re.findall(r"^UN\s+([\d.]+)", node.nodetool("status"), re.MULTILINE))

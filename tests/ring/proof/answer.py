@@ -1,0 +1,155 @@
+"""What the ring answers for its captured tables at ALL: every row with the writetime and expiry of its columns, in the form of `values`.
+
+Collections and user types that are not frozen have one writetime and TTL per element: the greatest writetime counts, and the earliest
+expiry, which is when the value changes next. `Answer.to_json` and `from_json` keep an answer for a replay.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Self
+
+from cassandra.cluster import Session
+from cassandra.protocol import ResultMessage, _ProtocolHandler
+from cassandra.query import SimpleStatement
+
+from tests.ring.proof.values import Json, from_ring
+from writetime.cql.names import to_column
+
+OWN_KEYSPACE = "proof_filler"
+
+
+class _RawResult(ResultMessage):
+    """Rows as the bytes that came, for the driver has no Python value for all that CQL has."""
+
+    def recv_results_rows(self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, *_: Any) -> None:
+        self.recv_results_metadata(f, user_type_map)
+        columns = self.column_metadata or result_metadata
+        (count,) = (int.from_bytes(f.read(4), "big", signed=True),)
+        self.column_names = [column[2] for column in columns]
+        self.column_types = [column[3] for column in columns]
+        self.parsed_rows = [tuple(self.recv_row(f, len(columns))) for _ in range(count)]
+
+
+class RawHandler(_ProtocolHandler):
+    """For `Session.client_protocol_handler`."""
+
+    message_types_by_opcode: ClassVar = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: values by the column's name in the warehouse; writetimes (µs) and expiries (s) by CQL name, of what is not null."""
+
+    key: str
+    values: dict[str, Json]
+    writetime: dict[str, int] = field(default_factory=dict)
+    expires_at: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TableAnswer:
+    """A table at one time. `slack` (s): how much later than `read_at` the ring may have looked at its clock."""
+
+    keyspace: str
+    name: str
+    id: str
+    keys: list[str]
+    rows: dict[str, Row]
+    read_at: int = 0
+    slack: int = 1
+
+    @property
+    def label(self) -> str:
+        return f"{self.keyspace}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All captured tables at one quiet point."""
+
+    tables: list[TableAnswer]
+
+    def to_json(self) -> str:
+        return json.dumps([asdict(table) for table in self.tables], indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        tables = [TableAnswer(**{**t, "rows": {key: Row(**row) for key, row in t["rows"].items()}}) for t in json.loads(text)]
+        return cls(tables)
+
+
+def key_of(values: dict[str, Json], keys: Sequence[str]) -> str:
+    """The primary key as text, by columns of the warehouse."""
+    return json.dumps([values[name] for name in keys])
+
+
+def read(session: Session) -> Answer:
+    """Read every table that is captured now. The session must be at ALL; it cannot be used for anything else afterwards."""
+    described = list(_captured(session))
+    session.client_protocol_handler = RawHandler
+    return Answer([_read_table(session, *about) for about in described])
+
+
+def _captured(session: Session) -> Iterator[tuple[str, str, str, list[tuple[str, str]]]]:
+    """Keyspace, name, id, and columns with their kinds, of every table whose cdc is on."""
+    for row in session.execute("SELECT keyspace_name, table_name, id, cdc FROM system_schema.tables"):
+        if not row.cdc or row.keyspace_name.startswith("system"):
+            continue
+        query = "SELECT column_name, kind, position FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
+        columns = session.execute(query, (row.keyspace_name, row.table_name))
+        ordered = sorted(columns, key=lambda column: (_RANK[column.kind], column.position, column.column_name))
+        yield row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered]
+
+
+_RANK = {"partition_key": 0, "clustering": 1, "static": 2, "regular": 3}
+
+
+def _read_table(session: Session, keyspace: str, name: str, table_id: str, columns: list[tuple[str, str]]) -> TableAnswer:
+    keys = [column for column, kind in columns if _RANK[kind] < 2]
+    others = [column for column, kind in columns if _RANK[kind] >= 2]
+    selected = [quoted(column) for column, _ in columns]
+    selected += [f"{function}({quoted(column)})" for function in ("WRITETIME", "TTL") for column in others]
+    # One page: a second one would be read at another time.
+    statement = SimpleStatement(f"SELECT {', '.join(selected)} FROM {quoted(keyspace)}.{quoted(name)}", fetch_size=None)
+    read_at = int(time.time())
+    # The driver's own rows are named tuples: it could not name these columns.
+    result = session.execute_async(statement).result()
+    slack = int(time.time()) - read_at + 1
+    found = [_row(columns, others, keys, result.column_types, raw, read_at) for raw in _tuples(result)]
+    rows = {row.key: row for row in found}
+    if len(rows) != len(found):
+        raise AssertionError(f"{keyspace}.{name}: the ring has a key twice")
+    return TableAnswer(keyspace, name, table_id, [to_column(key) for key in keys], rows, read_at, slack)
+
+
+def _tuples(result: Any) -> Iterator[tuple[bytes | None, ...]]:
+    return (tuple(row) for row in result)
+
+
+def _row(
+    columns: list[tuple[str, str]], others: list[str], keys: list[str], kinds: list[Any], raw: tuple[bytes | None, ...], now: int
+) -> Row:
+    decoded = [from_ring(kind, value) for kind, value in zip(kinds, raw, strict=True)]
+    values = {to_column(column): value for (column, _), value in zip(columns, decoded, strict=False)}
+    start = len(columns)
+    writetimes = dict(zip(others, decoded[start : start + len(others)], strict=True))
+    ttls = dict(zip(others, decoded[start + len(others) :], strict=True))
+    return Row(
+        key_of(values, [to_column(key) for key in keys]),
+        values,
+        {name: found for name, value in writetimes.items() if (found := _pick(value, max)) is not None},
+        {name: now + found for name, value in ttls.items() if (found := _pick(value, min)) is not None},
+    )
+
+
+def _pick(value: Any, pick: Any) -> int | None:
+    elements = [item for item in (value if isinstance(value, list) else [value]) if item is not None]
+    return int(pick(elements)) if elements else None
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

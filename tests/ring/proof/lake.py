@@ -1,0 +1,97 @@
+"""What the warehouse holds: current rows and change events, read with pyiceberg, in the form of `values`.
+
+Knows the tables' shapes as the product documents them, and none of its code but the names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tests.ring.proof.answer import Row, TableAnswer, key_of
+from tests.ring.proof.values import Json, from_lake
+from writetime.cql.names import from_column, to_changes_namespace, to_column, to_namespace
+
+WRITETIME, EXPIRES_AT = "_writetime", "_expires_at"
+TABLE_ID = "writetime.table-id"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change; `key`, `before` and `after` by column of the warehouse, `id` the life of the table."""
+
+    batch: int
+    ordinal: int
+    op: str
+    reason: str | None
+    key: str
+    before: dict[str, Json] | None
+    after: dict[str, Json] | None
+    changed: list[str]
+    ts_micro: int
+    id: str
+    more: dict[str, Json]
+
+    def __str__(self) -> str:
+        place = f"batch {self.batch} ordinal {self.ordinal}"
+        return (
+            f"{place}: {self.op}{f' ({self.reason})' if self.reason else ''} at {self.ts_micro}: {self.before} -> {self.after}; {self.more}"
+        )
+
+
+class Lake:
+    """The tables of one catalog, an SQLite file."""
+
+    def __init__(self, catalog: Path) -> None:
+        self._catalog = SqlCatalog("lake", uri=f"sqlite:///{catalog}")
+
+    def current(self, table: TableAnswer) -> list[Row] | None:
+        """The rows of this life of the table; None if the warehouse has no such table."""
+        columns = self._columns((to_namespace(table.keyspace), to_column(table.name)), table.id)
+        return None if columns is None else [_row(row, table.keys) for row in columns]
+
+    def changes(self, table: TableAnswer) -> list[Event]:
+        """The events of this life of the table, in the order in which they are to be folded."""
+        rows = self._columns((to_changes_namespace(table.keyspace), to_column(table.name)), table.id) or []
+        events = [_event(row, table.keys) for row in rows if row["table_id"] == table.id]
+        return sorted(events, key=lambda event: (event.batch, event.ordinal))
+
+    def numbers(self, keyspace: str, name: str) -> list[tuple[int, int]]:
+        """(batch, ordinal) of every event of every life that lies under the table's name."""
+        place = (to_changes_namespace(keyspace), to_column(name))
+        if not self._catalog.table_exists(place):
+            return []
+        found = self._catalog.load_table(place).scan(selected_fields=("batch", "ordinal")).to_arrow()
+        return sorted(zip(found["batch"].to_pylist(), found["ordinal"].to_pylist(), strict=True))
+
+    def _columns(self, place: tuple[str, str], table_id: str) -> list[dict[str, Json]] | None:
+        if not self._catalog.table_exists(place):
+            return None
+        table = self._catalog.load_table(place)
+        if table.properties.get(TABLE_ID) != table_id:
+            return None
+        found: pa.Table = table.scan().to_arrow()
+        columns = {name: from_lake(found[name]) for name in found.column_names}
+        return [{name: column[at] for name, column in columns.items()} for at in range(found.num_rows)]
+
+
+def _row(row: dict[str, Json], keys: list[str]) -> Row:
+    values = {name: value for name, value in row.items() if name not in (WRITETIME, EXPIRES_AT)}
+    facts = (dict(row[column] or []) for column in (WRITETIME, EXPIRES_AT))
+    return Row(key_of(values, keys), values, *facts)
+
+
+def _event(row: dict[str, Any], keys: list[str]) -> Event:
+    taken = ("batch", "ordinal", "op", "reason", "before", "after", "ts_micro")
+    key = key_of(row["key"], keys) if row["key"] is not None else ""
+    changed = [to_column(name) for name in row["changed"] or []]
+    more = {name: row[name] for name in ("nodes", "file", "pos") if name in row}
+    return Event(**{name: row[name] for name in taken}, key=key, changed=changed, id=row["table_id"], more=more)
+
+
+def cql_name(column: str) -> str:
+    return from_column(column)

@@ -1,0 +1,387 @@
+"""A run on a real ring: operations and the schedule's steps, one after the other, and a comparison at every quiet point.
+
+At a quiet point every node is up, hints are delivered and short TTLs are over. The ring answers at ALL; then its segments are made to end
+(dropping a table ends them on every node), shipped, and taken in until nothing is left; then everything is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest
+from cassandra.cluster import NoHostAvailable, Session
+from cassandra.query import BatchStatement, BatchType, SimpleStatement
+
+from tests.ring.cassandra import VERSIONS, Ring, seen_up
+from tests.ring.node import Node
+from tests.ring.proof import answer, check
+from tests.ring.proof.answer import OWN_KEYSPACE, Answer
+from tests.ring.proof.check import Mismatch
+from tests.ring.proof.operations import Generator, Operation
+from tests.ring.proof.pipeline import CLUSTER, DATACENTER, Pipeline
+from tests.ring.proof.schedule import NODES, Step
+from tools.console import say
+from tools.errors import ServiceError
+from writetime import names
+
+HEAP = "400M"
+SETTLE_SECONDS = 4.0
+HINTS_SECONDS = 180.0
+SEAL_SECONDS = 90.0
+_LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    answers: list[Answer] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    segments: int = 0
+    batches: int = 0
+    events: int = 0
+
+
+def ring_of_three(folder: Path, version: str = VERSIONS[0]) -> Ring:
+    settings = {"auto_snapshot": False, "hinted_handoff_throttle_in_kb": 10240, "num_tokens": 1}
+    return Ring(
+        folder,
+        nodes=NODES,
+        version=version,
+        heap=HEAP,
+        cluster_name=CLUSTER,
+        datacenter=DATACENTER,
+        segment_mb=1,
+        settings=settings,
+        options=["-Dcassandra.hints_dispatch_interval_ms=1000", "-XX:TieredStopAtLevel=1"],
+    )
+
+
+class Live:
+    """One run. `schedule` says what happens when; levels are chosen by `seed`."""
+
+    def __init__(self, ring: Ring, pipeline: Pipeline, generator: Generator, schedule: list[Step], seed: int) -> None:
+        self.ring, self.pipeline, self.generator, self.schedule = ring, pipeline, generator, schedule
+        self.outcome = Outcome()
+        self._random = Random(f"{seed} levels")
+        self._session: Session | None = None
+        self._prepared: dict[str, Any] = {}
+        self._quiet = 0
+        self._fillers = 0
+        self._alone: Node | None = None
+
+    def run(self) -> Outcome:
+        """Everything, to the end; mismatches do not end it."""
+        session = self._all_up()
+        replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {NODES}}}"
+        session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
+        for statement in self.generator.schema():
+            session.execute(statement)
+        steps = iter([*self.schedule, None])
+        step = next(steps)
+        number = 0
+        for number, operation in enumerate(self.generator):
+            while step is not None and step.at <= number:
+                self._step(step)
+                step = next(steps)
+            self._operate(operation)
+        while step is not None:
+            self._step(step)
+            step = next(steps)
+        self.outcome.mismatches += self._replayed()
+        self.outcome.mismatches += check.check_rows_seen(self.outcome.answers, "end")
+        return self.outcome
+
+    # --- operations -----------------------------------------------------------------------------------------------------------------
+
+    def _operate(self, operation: Operation) -> None:
+        """Whether it is done is the ring's to know: what was not acknowledged may be in the log or not, and is compared all the same."""
+        if not operation.cql:
+            return  # left out
+        if operation.needs_all_up:
+            self._all_up()
+        if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
+            # One node alone can do none of these: a logged batch wants a second one to note it.
+            self._together()
+        if operation.flush:
+            for node in self.ring.nodes:
+                if node.running:
+                    node.nodetool("flush")
+        level = operation.consistency or self._random.choice(_LEVELS)
+        if self._alone is not None:
+            level = "ONE"
+            self.outcome.steps["operations that one node alone took"] += 1
+        if level == "ALL" and not all(node.running for node in self.ring.nodes):
+            level = "QUORUM"
+        try:
+            self._execute(self._current(), operation, ConsistencyLevel.name_to_value[level])
+        except InvalidRequest as error:
+            raise ServiceError(f"{operation}: {error}") from error
+        except (DriverException, NoHostAvailable) as error:
+            self.outcome.failed[operation.kind] += 1
+            say(f"  {operation.kind}: {type(error).__name__}: {error}"[:300])
+        else:
+            self.outcome.done[operation.kind] += 1
+        if operation.ddl:
+            # Statements that were prepared before know other columns.
+            self._prepared = {}
+
+    def _execute(self, session: Session, operation: Operation, level: int) -> None:
+        if operation.batch is not None:
+            first = operation.cql.upper()
+            kind = BatchType.UNLOGGED if "UNLOGGED" in first else BatchType.COUNTER if "COUNTER" in first else BatchType.LOGGED
+            batch = BatchStatement(kind, consistency_level=level)
+            for cql, values in operation.batch:
+                batch.add(self._statement(session, cql), values)
+            session.execute(batch)
+            return
+        if "?" not in operation.cql:
+            session.execute(SimpleStatement(operation.cql, consistency_level=level), operation.values or None)
+            return
+        statement = self._statement(session, operation.cql).bind(operation.values)
+        statement.consistency_level = level
+        session.execute(statement)
+
+    def _statement(self, session: Session, cql: str) -> Any:
+        if cql not in self._prepared:
+            self._prepared[cql] = session.prepare(cql)
+        return self._prepared[cql]
+
+    def _current(self) -> Session:
+        """The session on the nodes that are up."""
+        if self._session is None:
+            self._session = self.ring.session("QUORUM") if self._alone is None else self._alone.session("ONE")
+            self._prepared = {}
+        return self._session
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session.cluster.shutdown()
+        self._session = None
+
+    def _all_up(self) -> Session:
+        self._together()
+        for node in self.ring.nodes:
+            if not node.running:
+                self._start(node)
+        return self._current()
+
+    # --- steps ----------------------------------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> None:
+        node = self.ring.nodes[step.node]
+        begun = time.monotonic()
+        done = getattr(self, f"_do_{step.what.replace(' ', '_')}")(node)
+        if done is not False:
+            self.outcome.steps[step.what] += 1
+            say(
+                f"  before operation {step.at}: {step.what} {node.name if step.what in _OF_A_NODE else ''} {time.monotonic() - begun:.1f} s"
+            )
+
+    def _do_stop(self, node: Node) -> bool:
+        return self._end(node, kill=False)
+
+    def _do_kill(self, node: Node) -> bool:
+        return self._end(node, kill=True)
+
+    def _end(self, node: Node, *, kill: bool) -> bool:
+        self._together()
+        if not all(other.running for other in self.ring.nodes):
+            return False
+        self._forget_session()
+        (self.ring.kill if kill else self.ring.stop)(node)
+        return True
+
+    def _do_start(self, node: Node) -> bool:
+        return not node.running and self._start(node)
+
+    def _start(self, node: Node) -> bool:
+        self._forget_session()
+        self.ring.restart(node)
+        return True
+
+    def _do_alone(self, node: Node) -> bool:
+        """The node sees no other one any more and keeps no hints: what it takes now is nowhere else until somebody repairs."""
+        if self._alone is not None or not all(other.running for other in self.ring.nodes):
+            return False
+        self._forget_session()
+        node.nodetool("disablehandoff")
+        for other in self._others(node):
+            other.nodetool("disablegossip")
+        self._alone = node
+        self._wait_for_view(node, {node.address})
+        return True
+
+    def _do_together(self, _: Node) -> bool:
+        return self._together()
+
+    def _together(self) -> bool:
+        if self._alone is None:
+            return False
+        node, self._alone = self._alone, None
+        self._forget_session()
+        for other in self._others(node):
+            other.nodetool("enablegossip")
+        node.nodetool("enablehandoff")
+        self.ring.wait_until_connected()
+        return True
+
+    def _others(self, node: Node) -> list[Node]:
+        return [other for other in self.ring.nodes if other is not node]
+
+    def _wait_for_view(self, node: Node, up: set[str]) -> None:
+        deadline = time.monotonic() + HINTS_SECONDS
+        while (seen := seen_up(node)) != up:
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{node.name} sees {sorted(seen)} up, not {sorted(up)}")
+            time.sleep(0.5)
+
+    def _do_flush(self, node: Node) -> bool:
+        return node.running and bool(node.nodetool("flush") or True)
+
+    def _do_repair(self, node: Node) -> bool:
+        if not all(other.running for other in self.ring.nodes):
+            return False
+        self._together()
+        for keyspace in self._keyspaces():
+            node.nodetool("repair", "--full", keyspace)
+        return True
+
+    def _do_roll(self, _: Node) -> bool:
+        """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
+        self._together()
+        self._fillers += 1
+        table = f"{OWN_KEYSPACE}.filler_{self._fillers}"
+        session = self._current()
+        session.execute(f"CREATE TABLE {table} (p int PRIMARY KEY)")
+        session.execute(f"DROP TABLE {table}")
+        return True
+
+    def _do_ship(self, node: Node) -> None:
+        shipped = self.pipeline.ship(node)
+        self.outcome.mismatches += [Mismatch("problem", node.name, "shipper", ring="shipped", ours=str(error)) for error in shipped.failed]
+
+    def _do_ship_all(self, _: Node) -> None:
+        for node in self.ring.nodes:
+            self._do_ship(node)
+
+    def _do_batch(self, _: Node) -> bool:
+        """Whether there was anything to take in."""
+        sealed = self.pipeline.batch()
+        if sealed is None:
+            return False
+        where = f"batch {sealed.number}"
+        self.outcome.mismatches += check.check_batch(sealed, self.pipeline.updates(sealed), where)
+        self.outcome.batches += 1
+        self.outcome.segments += len(sealed.segments)
+        self.outcome.events += sealed.events
+        return True
+
+    def _do_quiet(self, _: Node) -> None:
+        self._quiet += 1
+        where = f"quiet point {self._quiet}"
+        self._all_up()
+        self._wait_for_hints()
+        time.sleep(SETTLE_SECONDS)
+        session = self.ring.session("ALL")
+        found = answer.read(session)
+        session.cluster.shutdown()
+        self.outcome.answers.append(found)
+        self._ship_everything()
+        while self._do_batch(self.ring.nodes[0]):
+            pass
+        if self.pipeline.kept is not None:
+            self.pipeline.kept.keep_answer(where, found)
+        mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
+        self.outcome.mismatches += mismatches
+        rows = sum(len(table.rows) for table in found.tables)
+        say(f"{where}: {len(found.tables)} tables, {rows} rows, {self.outcome.events} events so far, {len(mismatches)} mismatches")
+
+    def _replayed(self) -> Iterator[Mismatch]:
+        """Everything once more: no event but what time alone brings, and the tables as they were."""
+        yield from replay_changes_nothing(self.pipeline, self.outcome.answers[-1])
+
+    # --- quiet ----------------------------------------------------------------------------------------------------------------------
+
+    def _wait_for_hints(self) -> None:
+        """Until there are none, and none come any more."""
+        deadline = time.monotonic() + HINTS_SECONDS
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 2.5:
+            waiting = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
+            if waiting:
+                quiet_since = time.monotonic()
+            if time.monotonic() > deadline:
+                raise ServiceError(f"hints are not delivered after {HINTS_SECONDS:.0f} s: {waiting}")
+            time.sleep(0.25)
+
+    def _ship_everything(self) -> None:
+        """Until every segment that holds a captured write is in the bucket. One that no node will ever complete is a mismatch."""
+        deadline = time.monotonic() + SEAL_SECONDS
+        self._do_roll(self.ring.nodes[0])
+        rolled = time.monotonic()
+        while True:
+            time.sleep(1.0)
+            self._do_ship_all(self.ring.nodes[0])
+            left = [path for node in self.ring.nodes for path in _with_captured_writes(node.cdc_raw)]
+            if not left:
+                return
+            orphans = [path for path in left if path.stat().st_nlink == 1]
+            if time.monotonic() > deadline or len(orphans) == len(left):
+                for path in left:
+                    said = "an index without COMPLETED, and the node has let go of it" if path in orphans else "still growing"
+                    self.outcome.mismatches.append(Mismatch("problem", "shipper", str(path), ring="shipped", ours=said))
+                return
+            if time.monotonic() - rolled > 10.0:
+                self._do_roll(self.ring.nodes[0])
+                rolled = time.monotonic()
+
+    def _keyspaces(self) -> list[str]:
+        rows = self._current().execute("SELECT keyspace_name FROM system_schema.keyspaces")
+        return [row.keyspace_name for row in rows if not row.keyspace_name.startswith("system") and row.keyspace_name != OWN_KEYSPACE]
+
+
+_OF_A_NODE = frozenset(["alone", "stop", "kill", "start", "flush", "repair", "ship"])
+
+
+def _with_captured_writes(cdc_raw: Path) -> list[Path]:
+    """Segments with an index: something captured is in them."""
+    found = []
+    for index in cdc_raw.glob("*_cdc.idx"):
+        log = cdc_raw / f"{index.name.removesuffix('_cdc.idx')}.log"
+        with suppress(FileNotFoundError):
+            os.stat(log)
+            found.append(log)
+    return sorted(found)
+
+
+def left_behind(pipeline: Pipeline, where: str) -> Iterator[Mismatch]:
+    """Segments that no batch has taken in, though there was nothing left to do."""
+    for info in pipeline.store.list(names.incoming_prefix(CLUSTER)):
+        yield Mismatch("problem", where, info.name, ring="taken in", ours="still there")
+
+
+def replay_changes_nothing(pipeline: Pipeline, last: Answer) -> Iterator[Mismatch]:
+    """A replay of the whole archive gives no event that time alone does not bring, and the same tables."""
+    before = {table.label: len(pipeline.lake.changes(table)) for table in last.tables}
+    sealed = pipeline.replay()
+    if sealed is None:
+        yield Mismatch("replay", "end", "*", ring="an archive", ours="nothing to replay")
+        return
+    yield from check.check_batch(sealed, None, f"replay, batch {sealed.number}")
+    for table in last.tables:
+        for event in pipeline.lake.changes(table)[before[table.label] :]:
+            if event.reason != "expiry":
+                yield Mismatch("replay", "end", table.label, event.key, ring="no event", ours=str(event))
+    yield from check.check(last, pipeline.lake, "after a replay")

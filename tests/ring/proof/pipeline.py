@@ -1,0 +1,245 @@
+"""The product's own pipeline on one folder: shippers, plan, ingest, archive. One Spark session serves all batches of a run.
+
+    <folder>/bucket     segments, archive, state, batches
+    <folder>/lake       the Iceberg catalog and its tables
+
+With a `Kept` folder, all that a batch is given is kept as well, and `replay` can give it again. Under a sabotage the product is patched
+here, in the driver, and in Spark's Python workers by `tests.ring.proof.worker`, which they start with instead of pyspark's own module.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from shippers.agent import Agent, Round
+from shippers.node import Link
+from spark_jobs import ingest
+from spark_jobs.session import spark_session
+from tests.ring.node import Node
+from tests.ring.proof import sabotage
+from tests.ring.proof.answer import Answer
+from tests.ring.proof.lake import Lake
+from tools import ROOT
+from writetime import names
+from writetime.batch.archive import archive
+from writetime.batch.documents import Manifest, Sealed
+from writetime.batch.plan import plan_ingest, plan_replay
+from writetime.commitlog.segment import peek, scan
+from writetime.config import NodeConfig, PipelineConfig
+from writetime.store import Store, open_store
+
+CLUSTER = "proof"
+DATACENTER = "dc1"
+BUCKETS = 2
+
+
+class Kept:
+    """What a run gave to the pipeline, in order, and what the ring answered; in one folder, to be replayed.
+
+    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def steps_file(self) -> Path:
+        return self.folder / "steps.jsonl"
+
+    def begin(self, about: dict[str, Any]) -> None:
+        """An empty folder, or one that does not exist yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if any(self.folder.iterdir()):
+            raise ValueError(f"{self.folder} is not empty")
+        (self.folder / "objects").mkdir()
+        (self.folder / "run.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        self.steps_file.touch()
+
+    def about(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "run.json").read_text(encoding="utf-8")))
+
+    def steps(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.steps_file.read_text(encoding="utf-8").splitlines()]
+
+    def keep_batch(self, store: Store, prefixes: list[str], now: int, seen: set[tuple[str, int]]) -> None:
+        """Keep the objects that have come since the last batch."""
+        objects = []
+        for prefix in prefixes:
+            for info in store.list(prefix):
+                if (info.name, info.generation) in seen:
+                    continue
+                seen.add((info.name, info.generation))
+                file = f"objects/{len(seen):05d}"
+                (self.folder / file).write_bytes(store.read(info.name))
+                objects.append({"name": info.name, "file": file, "metadata": dict(info.metadata)})
+        self._note({"batch": {"now": now, "objects": objects}})
+
+    def keep_answer(self, where: str, answer: Answer) -> None:
+        file = f"answer-{where.replace(' ', '-')}.json"
+        (self.folder / file).write_text(answer.to_json(), encoding="utf-8")
+        self._note({"quiet": {"where": where, "answer": file}})
+
+    def answer(self, file: str) -> Answer:
+        return Answer.from_json((self.folder / file).read_text(encoding="utf-8"))
+
+    def read(self, file: str) -> bytes:
+        return (self.folder / file).read_bytes()
+
+    def _note(self, step: dict[str, Any]) -> None:
+        with self.steps_file.open("a", encoding="utf-8") as steps:
+            steps.write(json.dumps(step) + "\n")
+
+
+@dataclass
+class Pipeline:
+    """One bucket, one warehouse, one Spark session."""
+
+    folder: Path
+    config: PipelineConfig
+    kept: Kept | None = None
+    rule: str | None = None
+
+    @classmethod
+    def create(cls, folder: Path, *, kept: Kept | None = None, rule: str | None = None) -> Self:
+        """Everything under `folder`, with nothing running yet. `rule`: the sabotage that the product runs under."""
+        (folder / "lake").mkdir(parents=True)
+        jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
+        conf = {
+            "spark.jars": jars,
+            "spark.master": "local[2]",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Batches are small and many: compiling queries costs more than it saves.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.driver.memory": "1g",
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+        }
+        if rule is not None:
+            conf |= {"spark.python.daemon.module": "tests.ring.proof.worker", f"spark.executorEnv.{sabotage.VARIABLE}": rule}
+        config = PipelineConfig.model_validate(
+            {
+                "pipeline": "proof",
+                "cluster": {"name": CLUSTER, "datacenters": [DATACENTER]},
+                "bucket": str(folder / "bucket"),
+                "state": str(folder / "bucket"),
+                "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
+                "spark": {"conf": conf, "shuffle_partitions": 2},
+                "buckets": BUCKETS,
+            }
+        )
+        return cls(folder, config, kept, rule)
+
+    def __post_init__(self) -> None:
+        self._spark: SparkSession | None = None
+        self._seen: set[tuple[str, int]] = set()
+        self.sealed: list[Sealed] = []
+
+    def __enter__(self) -> Self:
+        if self.rule is not None:
+            sabotage.apply(self.rule)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spark is not None:
+            SparkSession.stop(self._spark)
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.config.bucket)
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.folder / "lake" / "catalog.db")
+
+    # --- shippers -------------------------------------------------------------------------------------------------------------------
+
+    def ship(self, node: Node) -> Round:
+        """What `writetime ship --once` does on a node, which may be down."""
+        about = NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port, poll_seconds=0.1)
+        link = Link(about) if node.running else None
+        # A shipper that starts while its node is down knows it from its notes.
+        config = self.config.model_copy(update={"node": about})
+        try:
+            return Agent(config, self.store, link=link, stop=Event(), pause=0.05).round()
+        finally:
+            if link is not None:
+                link.close()
+
+    # --- batches --------------------------------------------------------------------------------------------------------------------
+
+    def batch(self, *, now: datetime | None = None) -> Sealed | None:
+        """Plan, run, archive; None if there is nothing to do."""
+        now = now or datetime.now(UTC)
+        store = self.store
+        if self.kept is not None:
+            self.kept.keep_batch(store, self._prefixes(), int(now.timestamp()), self._seen)
+        manifest = plan_ingest(store, CLUSTER, now=now)
+        return None if manifest is None else self._run(manifest)
+
+    def replay(self, *, now: datetime | None = None) -> Sealed | None:
+        """A batch over all that was ever archived."""
+        now = now or datetime.now(UTC)
+        manifest = plan_replay(self.store, CLUSTER, start=now - timedelta(days=2), end=now + timedelta(hours=1), now=now)
+        return None if manifest is None else self._run(manifest)
+
+    def updates(self, sealed: Sealed) -> int:
+        """Partition updates in the segments of a batch that is archived, by their frames alone."""
+        wanted = {names.SegmentRef.from_object(outcome.object) for outcome in sealed.segments}
+        count = 0
+        for info in self.store.list("cdc_archive/"):
+            if names.SegmentRef.from_object(info.name) in wanted:
+                found = scan(self.store.read(info.name), name=info.name)
+                count += sum(peek(found.body(frame))[0] for frame in found.frames)
+        return count
+
+    def _run(self, manifest: Manifest) -> Sealed:
+        with _Replaced(ingest, "spark_session", self._session):
+            sealed = ingest.run(self.config, manifest.number)
+        archive(self.store, CLUSTER, sealed.number)
+        self.sealed.append(sealed)
+        return sealed
+
+    def _session(self, config: PipelineConfig, name: str) -> SparkSession:
+        """The session of this run. A batch stops its own; this one ends with the run."""
+        if self._spark is None:
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+            self._spark = spark_session(config, name)
+            self._spark.stop = lambda: None  # type: ignore[method-assign]
+        return self._spark
+
+    def _prefixes(self) -> list[str]:
+        return [names.incoming_prefix(CLUSTER), names.schema_prefix(CLUSTER), names.nodes_prefix(CLUSTER)]
+
+
+class _Replaced:
+    """An attribute of a module, replaced for a while."""
+
+    def __init__(self, module: Any, name: str, value: Callable[..., Any]) -> None:
+        self._module, self._name, self._value = module, name, value
+        self._before = getattr(module, name)
+
+    def __enter__(self) -> None:
+        setattr(self._module, self._name, self._value)
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self._module, self._name, self._before)
+
+
+def give(store: Store, kept: Kept, objects: list[dict[str, Any]]) -> Iterator[str]:
+    """Put kept objects into a bucket, as the shippers did."""
+    for found in objects:
+        store.put(found["name"], kept.read(found["file"]), metadata=found["metadata"])
+        yield found["name"]

@@ -1,0 +1,60 @@
+"""A run again from what was kept of it: the same objects into the same batches, compared with the same answers. Needs no ring."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.ring.proof import check
+from tests.ring.proof.check import Mismatch
+from tests.ring.proof.live import Outcome, left_behind, replay_changes_nothing
+from tests.ring.proof.pipeline import Kept, Pipeline, give
+from tools.console import say
+from writetime.errors import WritetimeError
+
+
+def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
+    """Everything that the run did with the product, under a sabotage or not. A batch that fails is a mismatch, and ends it."""
+    outcome = Outcome()
+    with Pipeline.create(folder, rule=rule) as pipeline:
+        try:
+            for step in kept.steps():
+                if "batch" in step:
+                    _batch(step["batch"], kept, pipeline, outcome)
+                else:
+                    _quiet(step["quiet"], kept, pipeline, outcome)
+            if outcome.answers:
+                outcome.mismatches += replay_changes_nothing(pipeline, outcome.answers[-1])
+        except Exception as error:
+            if rule is None and not isinstance(error, WritetimeError):
+                raise
+            # Under a sabotage the product may fall over anywhere, inside Spark too: that is one way of noticing.
+            outcome.mismatches.append(Mismatch("failure", "a batch", "*", column=type(error).__name__, ours=_first_line(error)))
+        outcome.mismatches += check.check_rows_seen(outcome.answers, "end")
+        outcome.events = sum(sealed.events for sealed in pipeline.sealed)
+        outcome.batches = len(pipeline.sealed)
+        outcome.segments = sum(len(sealed.segments) for sealed in pipeline.sealed)
+    return outcome
+
+
+def _batch(step: dict[str, object], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
+    objects = step["objects"]
+    assert isinstance(objects, list)
+    list(give(pipeline.store, kept, objects))
+    now = step["now"]
+    assert isinstance(now, int)
+    sealed = pipeline.batch(now=datetime.fromtimestamp(now, UTC))
+    if sealed is not None:
+        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), f"batch {sealed.number}")
+
+
+def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
+    found = kept.answer(step["answer"])
+    outcome.answers.append(found)
+    mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"])]
+    outcome.mismatches += mismatches
+    say(f"{step['where']}: {sum(len(table.rows) for table in found.tables)} rows, {len(mismatches)} mismatches")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), "")[:300]

@@ -1,0 +1,73 @@
+"""What happens to the ring and the pipeline meanwhile, as a function of the seed: a list of steps, each before an operation.
+
+Between two quiet points one node at a time goes away, in order or by kill -9, and comes back after a while; segments are rolled, flushed,
+shipped from one node or from all, and batches run. Now and then a node is cut off and takes writes that no other one sees. RF is 3: one
+may always be away. Knows no ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Literal
+
+What = Literal["stop", "kill", "start", "alone", "together", "flush", "repair", "roll", "ship", "ship all", "batch", "quiet"]
+NODES = 3
+LONGEST_STRETCH = 4000
+"""Operations between two quiet points, at most."""
+_OPS_PER_OUTAGE = 2000
+_ALONE = 60
+"""Operations after which a node that was cut off is let back at the latest; what needs others ends it sooner."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """`at`: before the operation of that number (from 0). `node` is an index, where it matters."""
+
+    at: int
+    what: What
+    node: int = 0
+
+
+def schedule(seed: int, ops: int, *, chaos: bool = True) -> list[Step]:
+    """The steps, in order; the last one is a quiet point after the last operation."""
+    random = Random(f"{seed} chaos")
+    stretches = max(2, -(-ops // LONGEST_STRETCH))
+    bounds = [ops * number // stretches for number in range(stretches + 1)]
+    steps: list[Step] = []
+    for start, end in pairwise(bounds):
+        steps += sorted(_stretch(random, start, end, chaos), key=lambda step: step.at)
+        steps.append(Step(end, "quiet"))
+    return steps
+
+
+def _stretch(random: Random, start: int, end: int, chaos: bool) -> list[Step]:
+    """Steps of one stretch, not yet in order; those of one place stay in the order of this list."""
+    steps: list[Step] = []
+    if chaos:
+        count = max(1, (end - start) // _OPS_PER_OUTAGE)
+        size = (end - start) // count
+        for number in range(count):
+            steps += _outage(random, start + number * size, size, number)
+        at = random.randint(start, end - 1)
+        steps += [Step(at, "alone", random.randrange(NODES)), Step(min(end, at + _ALONE), "together")]
+    for what, count in (("roll", 2), ("flush", 2), ("ship", 3), ("ship all", 2), ("batch", 1)):
+        for _ in range(count):
+            at = random.randint(start, end)
+            steps.append(Step(at, what, random.randrange(NODES)))  # type: ignore[arg-type]
+            if what == "roll":
+                # What has been sealed is taken in soon, mostly before the rest.
+                steps += [Step(at, "ship", random.randrange(NODES)), Step(at, "batch")]
+    return steps
+
+
+def _outage(random: Random, start: int, size: int, number: int) -> list[Step]:
+    """A node goes and comes back within the stretch of `size` operations, and is repaired there or not."""
+    node = random.randrange(NODES)
+    away = start + random.randint(size // 10, size // 2)
+    back = away + random.randint(size // 10, size // 3)
+    steps = [Step(away, random.choice(("stop", "kill")), node), Step(back, "start", node)]
+    if number == 0 or random.random() < 0.3:
+        steps.append(Step(back + random.randint(0, size // 10), "repair", node))
+    return steps
