@@ -17,8 +17,8 @@ main() {
     once "$VENV/.made" make_venv tools/setup.sh
     once "$VENV/.installed" install_libraries requirements.txt pyproject.toml "$VENV/.made"
     "$PYTHON" -m tools.jars sync # looks at the files themselves; a moment if they are there
-    forget_if_older "$VENV/.compiled" writetime/commitlog
-    once "$VENV/.compiled" compile_kernel "$VENV/.installed" writetime/commitlog/*.py
+    forget_if_older "$VENV/.compiled" writetime/commitlog writetime/join/flat.py writetime/join/kernel.py
+    once "$VENV/.compiled" compile_kernel "$VENV/.installed" writetime/commitlog/*.py writetime/join/{flat,kernel}.py
     once var/cache/.prepared prepare_airflow "$VENV/.installed"
 }
 
@@ -37,9 +37,9 @@ once() {
     echo "✓ ${command//_/ }: $((SECONDS - begun)) s"
 }
 
-# forget_if_older <stamp> <folder>: drop the stamp if a source is younger. The compiler's own cache goes by time, not by content.
+# forget_if_older <stamp> <folder or file>…: drop the stamp if a source is younger. The compiler's own cache goes by time, not by content.
 forget_if_older() {
-    if [[ -f $1 && -n $(find "$2" -name '*.py' -newer "$1" -print) ]]; then
+    if [[ -f $1 && -n $(find "${@:2}" -name '*.py' -newer "$1" -print) ]]; then
         rm "$1"
     fi
 }
@@ -169,6 +169,7 @@ compile_kernel() {
     "$PYTHON" -m compileall -q "$VENV"/lib/python3*/site-packages/{numba,llvmlite}
     "$PYTHON" -m writetime.commitlog.kernel
     "$PYTHON" -m writetime.commitlog.cells_buffers
+    "$PYTHON" -m writetime.join.kernel
 }
 
 prepare_airflow() {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -51,8 +51,9 @@ def compiled(function: _F) -> _F:
     return cast(_F, njit(nogil=True)(function))
 
 
-def compiled_and_kept(function: _F) -> _F:
-    """For an outermost function only: it has the others inside, so that one file of machine code is all there is to load.
+def compiled_and_kept(function: _F, *, further: Sequence[str] = ()) -> _F:
+    """For an outermost function only: it has the others inside, so that one file of machine code is all there is to load. What it is made
+    of beyond `SOURCES` is named in `further`.
 
     Where no folder can be written to, as for a user without a home, each process compiles for itself.
     """
@@ -61,13 +62,18 @@ def compiled_and_kept(function: _F) -> _F:
     except RuntimeError:
         return compiled(function)
     file = kept._cache._cache_file
-    file._source_stamp = (file._source_stamp, sources_digest())
+    file._source_stamp = (file._source_stamp, sources_digest(), *((digest(further),) if further else ()))
     return cast(_F, kept)
 
 
 def sources_digest() -> str:
     """Changes with any of `SOURCES`."""
+    return digest(SOURCES)
+
+
+def digest(sources: Sequence[str]) -> str:
+    """Of the contents of sources, by their places in the package."""
     package = Path(__file__).parents[1]
     # The loader knows its way into a zip file, too.
     loader: Any = __spec__.loader
-    return hashlib.sha256(b"\0".join(loader.get_data(str(package / name)) for name in SOURCES)).hexdigest()
+    return hashlib.sha256(b"\0".join(loader.get_data(str(package / name)) for name in sources)).hexdigest()

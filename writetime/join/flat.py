@@ -228,7 +228,7 @@ def merge(a: bytes, b: bytes, *, active: DeletionTime | None = None, counter: bo
     """
     if not a and not b:
         return NOTHING
-    if (kernel := _compiled(engine)) is not None:
+    if (kernel := compiled(engine)) is not None:
         return kernel.merge(a, b, active=active, counter=counter)  # type: ignore[no-any-return]
     left, right = (decode(flat) if flat else None for flat in (a, b))
     some = left or right
@@ -251,8 +251,10 @@ def live(flat: bytes, now: int, dropped: Mapping[str, int] = _NO_DROPS, *, engin
     """
     if not flat:
         return NOTHING
-    if (kernel := _compiled(engine)) is not None:
-        return kernel.live(flat, now, drops(dropped))  # type: ignore[no-any-return]
+    if (kernel := compiled(engine)) is not None:
+        shown: bytes | None = kernel.live(flat, now, drops(dropped))
+        if shown is not None:
+            return shown
     row = decode(flat)
     cells = live_cells(row, now=now, dropped=dropped)
     return encode(Row(row.clustering, cells=cells)) if cells or is_live(row.liveness, now) else NOTHING
@@ -267,8 +269,10 @@ def next_expiry(flat: bytes, after: int, *, engine: Engine = "auto") -> int | No
     """The first second after `after` at which a cell or the liveness of the row expires; None if none does."""
     if not flat:
         return None
-    if (kernel := _compiled(engine)) is not None:
-        return kernel.next_expiry(flat, after)  # type: ignore[no-any-return]
+    if (kernel := compiled(engine)) is not None:
+        found: int | None = kernel.next_expiry(flat, after)
+        if found is not None:
+            return None if found == NO_DELETION_TIME else found
     row = decode(flat)
     ends = [cell.local_deletion_time for cell in row.cells if cell.is_expiring]
     if row.liveness is not None and row.liveness.ttl not in (NO_TTL, EXPIRED_LIVENESS_TTL):
@@ -280,8 +284,10 @@ def max_timestamp(flat: bytes, *, engine: Engine = "auto") -> int:
     """The greatest timestamp in the row, µs; NO_TIMESTAMP if it holds none."""
     if not flat:
         return NO_TIMESTAMP
-    if (kernel := _compiled(engine)) is not None:
-        return kernel.max_timestamp(flat)  # type: ignore[no-any-return]
+    if (kernel := compiled(engine)) is not None:
+        latest: int | None = kernel.max_timestamp(flat)
+        if latest is not None:
+            return latest
     row = decode(flat)
     found = [cell.timestamp for cell in row.cells]
     found += [deletion.marked_for_delete_at for deletion in row.complex_deletions.values()]
@@ -299,7 +305,7 @@ def drops(dropped: Mapping[str, int]) -> bytes:
     return b"".join(parts)
 
 
-def _compiled(engine: Engine) -> Any:
+def compiled(engine: Engine) -> Any:
     """The module of the compiled twins, or None."""
     return None if engine == "python" or (engine == "auto" and not _kernel_there()) else _kernel()
 
