@@ -50,7 +50,8 @@ def _made_of_others(kind: Any, raw: bytes) -> Json:
     if kind.typename == "map":
         parts = [from_ring(kind.subtypes[at % 2], part) for at, part in enumerate(_parts(raw, 4))]
         return [[key, value] for key, value in zip(parts[::2], parts[1::2], strict=True)]
-    names = [to_column(str(name)) for name in getattr(kind, "fieldnames", None) or ()]
+    # The driver gives tuples field names that are None.
+    names = [to_column(name) for name in getattr(kind, "fieldnames", None) or () if name is not None]
     names = names or [f"field_{at}" for at in range(1, len(kind.subtypes) + 1)]
     parts_ = _parts(raw, 0)
     # Fields that were added later are missing at the end.
