@@ -46,7 +46,7 @@ BUCKETS = 2
 class Kept:
     """What a run gave to the pipeline, in order, and what the ring answered; in one folder, to be replayed.
 
-    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}.
+    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}, {"torn": [file]}.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,6 +83,10 @@ class Kept:
                 (self.folder / file).write_bytes(store.read(info.name))
                 objects.append({"name": info.name, "file": file, "metadata": dict(info.metadata)})
         self._note({"batch": {"now": now, "objects": objects}})
+
+    def keep_torn(self, files: list[str]) -> None:
+        """Files that were being written when their node was killed."""
+        self._note({"torn": files})
 
     def keep_answer(self, where: str, answer: Answer) -> None:
         file = f"answer-{where.replace(' ', '-')}.json"
@@ -199,7 +203,8 @@ class Pipeline:
         """Partition updates in the segments of a batch that is archived, by their frames alone."""
         wanted = {names.SegmentRef.from_object(outcome.object) for outcome in sealed.segments}
         count = 0
-        for info in self.store.list("cdc_archive/"):
+        # One with a problem was left where it lay.
+        for info in (*self.store.list("cdc_archive/"), *self.store.list(names.incoming_prefix(CLUSTER))):
             if names.SegmentRef.from_object(info.name) in wanted:
                 found = scan(self.store.read(info.name), name=info.name)
                 count += sum(peek(found.body(frame))[0] for frame in found.frames)

@@ -21,6 +21,8 @@ def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
             for step in kept.steps():
                 if "batch" in step:
                     _batch(step["batch"], kept, pipeline, outcome)
+                elif "torn" in step:
+                    outcome.torn.update(step["torn"])
                 else:
                     _quiet(step["quiet"], kept, pipeline, outcome)
             if outcome.answers:
@@ -45,13 +47,13 @@ def _batch(step: dict[str, object], kept: Kept, pipeline: Pipeline, outcome: Out
     assert isinstance(now, int)
     sealed = pipeline.batch(now=datetime.fromtimestamp(now, UTC))
     if sealed is not None:
-        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), f"batch {sealed.number}")
+        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), f"batch {sealed.number}", outcome.torn)
 
 
 def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
     found = kept.answer(step["answer"])
     outcome.answers.append(found)
-    mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"])]
+    mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"], outcome.torn)]
     outcome.mismatches += mismatches
     say(f"{step['where']}: {sum(len(table.rows) for table in found.tables)} rows, {len(mismatches)} mismatches")
 
