@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from writetime.batch.truncations import SAME_TRUNCATE_MS, Cut, Cuts, Source, cuts_by_table, truncates
@@ -101,6 +101,7 @@ def test_only_the_last_truncate_counts_in_whatever_order_they_become_known() -> 
     assert both == Cut(AT + 900, {"a": (7, 3), "b": (6, 9)}, frozenset("ab"))
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 5), st.integers(1, 4))
 def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, nodes: int, number: int) -> None:
     """A ring played: each node logs, at its own pace, and notes its place at each TRUNCATE. All frames since the last stay, no other."""
@@ -126,6 +127,7 @@ def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, node
             assert gone == (life < number)
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_records_alone_count_not_the_order_in_which_they_are_listed(rng: random.Random) -> None:
     records = {str(node): [record(rng.randint(0, 200_000), rng.randint(1, 9), rng.randint(0, 9)) for _ in range(4)] for node in range(3)}
