@@ -47,6 +47,12 @@ class Steps:
     widened: list[tuple[Path, DataType]] = field(default_factory=list)
     added: list[tuple[Path, DataType]] = field(default_factory=list)
 
+    @property
+    def replaced(self) -> dict[str, str]:
+        """Columns of the top that are made anew, with the names under which their values were set aside."""
+        new = {path for path, _ in self.added if len(path) == 1}
+        return {path[0]: name for path, name in self.aside if path in new}
+
     def __bool__(self) -> bool:
         return bool(self.aside or self.renamed or self.widened or self.added)
 
@@ -151,6 +157,40 @@ def _aside(name: str, taken: set[str]) -> str:
         number += 1
     taken.add(free)
     return free
+
+
+def converted(value: str, stored: DataType, wanted: DataType, depth: int = 0) -> str:
+    """SQL that makes a value of one type one of another, in which structs have got more fields: what Iceberg cannot do in place."""
+    if isinstance(wanted, StructType) and isinstance(stored, StructType):
+        parts = []
+        for place, each in enumerate(wanted.fields):
+            old = stored.fields[place] if place < len(stored.fields) else None
+            part = "NULL" if old is None else converted(f"{value}.{quoted(old.name)}", old.dataType, each.dataType, depth)
+            parts.append(f"CAST({part} AS {type_ddl(each.dataType)}) AS {quoted(each.name)}")
+        return f"IF({value} IS NULL, NULL, struct({', '.join(parts)}))"
+    name = f"x{depth}"
+    if isinstance(wanted, ArrayType) and isinstance(stored, ArrayType):
+        return f"transform({value}, {name} -> {converted(name, stored.elementType, wanted.elementType, depth + 1)})"
+    if isinstance(wanted, MapType) and isinstance(stored, MapType):
+        key = converted(f"{name}.key", stored.keyType, wanted.keyType, depth + 1)
+        item = converted(f"{name}.value", stored.valueType, wanted.valueType, depth + 1)
+        return f"map_from_entries(transform(map_entries({value}), {name} -> struct({key}, {item})))"
+    return f"try_cast({value} AS {type_ddl(wanted)})"
+
+
+def type_ddl(kind: DataType) -> str:
+    """The type as Spark SQL takes it."""
+    if isinstance(kind, StructType):
+        return "STRUCT<" + ", ".join(f"{quoted(field.name)}: {type_ddl(field.dataType)}" for field in kind) + ">"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{type_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{type_ddl(kind.keyType)}, {type_ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 class IcebergTable:

@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
-from spark_jobs.evolve import IcebergTable, Path, Steps, steps
+from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, steps, type_ddl
 from spark_jobs.frames import Batches
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
 from spark_jobs.telling import changed_elements
@@ -37,14 +37,16 @@ Facts = Literal["map", "struct", "none"]
 
 _BATCH_PROPERTY = "writetime.batch"
 _STEP_PROPERTY = "writetime.step"
-"""Of a snapshot: the batch that made it, and whether it brought `rows` or took the values of `dropped` columns."""
+"""Of a snapshot: the batch that made it, and whether it brought `rows`, took the values of `dropped` columns, or, as `refill`, moved values
+to a column of another type."""
 _ID_PROPERTY = "writetime.table-id"
 _FACTS_PROPERTY = "writetime.cell-facts"
 _KEYS_PROPERTY = "writetime.keys"
 _DROPPED_PROPERTY = "writetime.dropped"
+_REFILL_PROPERTY = "writetime.refill"
 _SCHEMA_PROPERTY = "writetime.schema."
 """Of a table: whose rows it holds, how it keeps facts of cells, the key columns by their CQL names, the dropped columns whose values have
-been taken (name to µs), and, of changes, what each schema version in it means."""
+been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each schema version in it means."""
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
 _CHUNK = 1000
 _FIRST_MICROS = -62_135_596_800_000_000
@@ -191,17 +193,34 @@ class Warehouse:
             known = json.loads(held.get(_DROPPED_PROPERTY, "{}"))
             self._take_dropped(name, facts, {c: at for c, at in dropped.items() if at > known.get(c, at - 1)}, batch)
         told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes()}
-        self._evolve(name, columns, current_rows(shape), held, told)
+        held = self._evolve(name, columns, current_rows(shape), held, told)
+        if refill := json.loads(held.get(_REFILL_PROPERTY, "{}")):
+            self._refill(name, refill, batch)
         return name, facts
 
     def _modes(self) -> dict[str, str]:
         return {f"write.{command}.mode": self.layout.writes for command in ("merge", "update", "delete")}
 
-    def _evolve(self, name: str, columns: StructType, rows: Mapping[Path, int], held: Mapping[str, str], told: Mapping[str, str]) -> None:
-        plan: Steps = steps(columns, self.spark.table(name).schema, rows)
+    def _evolve(
+        self, name: str, columns: StructType, rows: Mapping[Path, int], held: Mapping[str, str], told: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Bring the table to the columns, and its properties to what is told; its properties then."""
+        plan = steps(columns, self.spark.table(name).schema, rows)
+        refill = json.loads(held.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
+        told = {**told, **({_REFILL_PROPERTY: json.dumps(refill)} if refill else {})}
         news = {key: value for key, value in told.items() if held.get(key) != value}
         if plan or news:
             IcebergTable(self.spark, name).evolve(plan, news)
+        return {**held, **told}
+
+    def _refill(self, name: str, columns: Mapping[str, str], batch: int) -> None:
+        """Give columns that were made anew the values that were set aside."""
+        kinds = {field.name: field.dataType for field in self.spark.table(name).schema}
+        sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
+        lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
+        with self._noted(batch, "refill"):
+            self.spark.sql(f"UPDATE {name} SET {sets} WHERE {lacking}")
+        IcebergTable(self.spark, name).evolve(Steps(), {_REFILL_PROPERTY: "{}"})
 
     def _take_dropped(self, name: str, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
         """Set columns that the ring has dropped to null, in rows that nobody touches too: values written later than the drop (they were
@@ -233,7 +252,7 @@ class Warehouse:
                 self.spark.conf.unset(key)
 
     def _name(self, namespace: str, table: str) -> str:
-        return ".".join(_quoted(piece) for piece in (self.catalog, namespace, table))
+        return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
 
     def _place(self, namespace: str, table: Table) -> tuple[str, dict[str, str] | None]:
         """Name of the table for this life, and its properties if it is there.
@@ -249,7 +268,7 @@ class Warehouse:
             life = self._life(plain)
         elif life not in (None, str(table.id)):
             # The new name stands without its catalog: Spark would take that for a namespace.
-            aside = f"{_quoted(namespace)}.{_quoted(_life_name(called, UUID(life)))}"
+            aside = f"{quoted(namespace)}.{quoted(_life_name(called, UUID(life)))}"
             self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
             life = None
         return plain, self._properties(plain) if life else None
@@ -274,7 +293,7 @@ class Warehouse:
     def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> dict[str, str]:
         """Make a table; its properties."""
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
-        listed = ", ".join(f"{_quoted(field.name)} {_type_ddl(field.dataType)}" for field in columns)
+        listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
         properties = {**_PROPERTIES, **about}
         told = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
@@ -301,8 +320,8 @@ def _life_name(name: str, life: UUID) -> str:
 
 def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
     # A row of static content alone has null clusterings: hence the null-safe comparison.
-    same = " AND ".join(f"t.{key} <=> s.{key}" for key in map(_quoted, map(to_column, shape.keys)))
-    columns = [_quoted(column) for column in stored.names]
+    same = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quoted, map(to_column, shape.keys)))
+    columns = [quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
     return (
@@ -318,18 +337,18 @@ def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
 
     def goes(column: str, at: int) -> str:
         if facts == "none":
-            return f"{_quoted(to_column(column))} IS NOT NULL"
-        found = f"{WRITETIME}[{_text(column)}]" if facts == "map" else f"{WRITETIME}.{_quoted(to_column(column))}"
+            return f"{quoted(to_column(column))} IS NOT NULL"
+        found = f"{WRITETIME}[{_text(column)}]" if facts == "map" else f"{WRITETIME}.{quoted(to_column(column))}"
         return f"coalesce({found} <= {at}, false)"
 
     tests = {column: goes(column, at) for column, at in dropped.items()}
-    sets = {_quoted(to_column(c)): f"IF({test}, NULL, {_quoted(to_column(c))})" for c, test in tests.items()}
+    sets = {quoted(to_column(c)): f"IF({test}, NULL, {quoted(to_column(c))})" for c, test in tests.items()}
     for fact in (WRITETIME, EXPIRES_AT) if facts == "map" else ():
         kept = " AND ".join(f"NOT (k = {_text(column)} AND {test})" for column, test in tests.items())
         sets[fact] = f"map_filter({fact}, (k, v) -> {kept})"
     if facts == "struct":
         sets |= {
-            f"{fact}.{_quoted(to_column(c))}": f"IF({test}, NULL, {fact}.{_quoted(to_column(c))})"
+            f"{fact}.{quoted(to_column(c))}": f"IF({test}, NULL, {fact}.{quoted(to_column(c))})"
             for c, test in tests.items()
             for fact in (WRITETIME, EXPIRES_AT)
         }
@@ -394,17 +413,3 @@ def _facts(found: Mapping[str, int], facts: Facts) -> Any:
 def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:
     for start in range(0, len(rows), _CHUNK):
         yield pa.RecordBatch.from_pylist(rows[start : start + _CHUNK], schema=shape)
-
-
-def _type_ddl(kind: DataType) -> str:
-    if isinstance(kind, StructType):
-        return "STRUCT<" + ", ".join(f"{_quoted(field.name)}: {_type_ddl(field.dataType)}" for field in kind) + ">"
-    if isinstance(kind, ArrayType):
-        return f"ARRAY<{_type_ddl(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"MAP<{_type_ddl(kind.keyType)}, {_type_ddl(kind.valueType)}>"
-    return kind.simpleString()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
