@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
-from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
+from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay, read_sealed
 from writetime.batch.publish import publish_due
 from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
@@ -87,6 +87,21 @@ class PlanReplayOperator(BaseOperator):
         if manifest is None:
             raise AirflowSkipException(f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
+        return manifest.number
+
+
+class PlanMaintainOperator(BaseOperator):
+    """Plan a batch of maintenance; its number is the XCom. Skips while there is no state."""
+
+    def execute(self, context: Context) -> int:
+        config, store = pipeline()
+        try:
+            manifest = plan_maintain(store, config.cluster.name, now=datetime.now(UTC))
+        except WritetimeError as error:
+            raise failure(error) from error
+        if manifest is None:
+            raise AirflowSkipException("no batch has been sealed yet: there is no state to maintain")
+        self.log.info("batch %s (maintain)", manifest.number)
         return manifest.number
 
 

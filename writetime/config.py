@@ -129,6 +129,9 @@ class AirflowConfig(_Model):
     publish_fallback: str | None = Field(
         default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch; null: none."
     )
+    maintain_schedule: str | None = Field(
+        default="17 3 * * *", description="Cron expression of cdc_maintain (UTC); null: only when triggered."
+    )
 
 
 class NodeConfig(_Model):
