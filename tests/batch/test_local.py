@@ -83,7 +83,8 @@ class Ring:
             sealed_at=START,
             segments=[_outcome(segment, bad) for segment in manifest.segments],
             accounting=[],
-            state={str(t.id): ShardVersions(generation=lives.get(str(t.id), 0), buckets=[1]) for t in self.captured},
+            state=(base.state if base else {})
+            | {str(t.id): ShardVersions(generation=lives.get(str(t.id), 0), buckets=[1]) for t in self.captured},
             held=[bad] if bad else [],
         )
         self.store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
@@ -236,6 +237,24 @@ def test_a_table_that_is_not_captured_opens_nothing(ring: Ring) -> None:
     assert ring.batch().opened == [], "there is nothing that it could have taken"
 
 
+def test_a_table_that_is_truncated_while_it_is_not_captured(ring: Ring) -> None:
+    """It has a state from before, which the TRUNCATE empties when the table is captured again."""
+    ring.ship("a", 1, 1)
+    ring.batch()
+    ring.captured = (ITEMS,)
+    ring.ship("a", 2, 5, truncated(2, 10, 3))
+    assert ring.batch().opened == []
+    ring.ship("a", 3, 6)
+    assert ring.batch().behind == {ORDERS.id: 1}
+    ring.captured = (ORDERS, ITEMS)
+    ring.ship("a", 4, 7)
+    document = ring.batch()
+    assert (document.opened, document.behind) == ([ORDERS.id], {})
+    assert reread(document) == {"a 2": {7: 10}, "a 3": {7: -1}}
+    ring.ship("a", 5, 8)
+    assert ring.batch().opened == []
+
+
 def test_a_node_that_has_left_or_never_ships_holds_up_nothing(ring: Ring) -> None:
     ring.ship("gone", 1, 1)
     ring.batch()
@@ -273,6 +292,22 @@ def test_a_rerun_goes_by_what_the_first_run_decided(ring: Ring) -> None:
     document = settle(ring.store, manifest, None, ring.rows(manifest), ring.captured)
     assert settle(ring.store, manifest, None, [], ()) == document == read_local(ring.store, CLUSTER, 1)
     assert decide(ring.store, manifest, None, ring.rows(manifest), ring.captured) == document
+
+
+def test_a_rerun_decides_anew_when_what_was_to_be_read_again_was_mended(ring: Ring) -> None:
+    ring.ship("a", 3, 70)
+    bad = ring.ref("a", 3).incoming
+    ring.run(ring.plan(), bad=bad)
+    ring.ship("a", 2, 60, truncated(3, 20, 60))
+    manifest = ring.plan()
+    base = Sealed.read(ring.store, names.batch_object(CLUSTER, 1, "sealed"))
+    first = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
+    ring.store.put(bad, b"mended", metadata={"sealed_at": minute(70).isoformat()})
+    second = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
+    info = ring.store.head(bad)
+    assert info is not None
+    assert second.rereads[0].segment.generation == info.generation != first.rereads[0].segment.generation
+    assert settle(ring.store, manifest, base, [], ()) == second == read_local(ring.store, CLUSTER, 2)
 
 
 def test_a_record_that_cannot_be_read_is_told_and_holds_up_no_other(ring: Ring) -> None:

@@ -200,6 +200,7 @@ class LocalDocument(Document):
 
     truncations: dict[str, list[TruncationRecord]] = Field(default={}, description="By host id.")
     generations: dict[UUID, Opening] = {}
+    behind: dict[UUID, int] = Field(default={}, description="Of tables not captured now: the last batch by whose records their state goes.")
     opened: list[UUID] = []
     rereads: list[Reread] = []
     not_understood: list[str] = Field(default=[], description="Mutations of system.local that could not be read, and why.")

@@ -5,7 +5,7 @@
 Strategy: records only ever add up (`writetime.batch.truncations` says what they come to), so a table needs a new generation exactly when
 they come to another cut than in the base, and some frame that was folded since, or was left out, is judged otherwise by it. Then its state
 starts empty, and its frames past the cut are folded anew: the batch's own, and those of archived segments, which are listed here by the
-place and the time of the cut. The document is created once; a rerun goes by the one that is there.
+place and the time of the cut. The document is created once; a rerun goes by the one that is there, unless what it names is not.
 
 Two TRUNCATEs of a table that one batch learns of are one generation and one event, the last's: nothing of what stood between them shows.
 A table's life that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
@@ -21,7 +21,7 @@ from uuid import UUID
 from writetime import names
 from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
 from writetime.batch.plan import read_manifest
-from writetime.batch.truncations import Cut, Cuts, Source, cuts_by_table
+from writetime.batch.truncations import Cut, Cuts, Source, Truncate, cuts_by_table
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import DecodeError, NotASegment, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
@@ -45,42 +45,58 @@ def read_local(store: Store, cluster: str, number: int) -> LocalDocument:
 def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table]) -> LocalDocument:
     """The batch's document: decided and created by the first run of the batch, read by any other."""
     name = names.batch_object(manifest.cluster, manifest.number, "local")
-    if (settled := LocalDocument.read(store, name)) is not None:
-        return settled
+    found = store.head(name)
+    if found is not None:
+        settled = LocalDocument.model_validate_json(store.read(name, generation=found.generation))
+        if all(_is_there(store, reread.segment) for reread in settled.rereads):
+            return settled
     document = decide(store, manifest, base, told, captured)
     try:
-        store.put(name, document.to_bytes(), if_generation=0)
+        store.put(name, document.to_bytes(), if_generation=found.generation if found else 0)
     except PreconditionFailed:
         return LocalDocument.model_validate_json(store.read(name))
     return document
+
+
+def _is_there(store: Store, segment: SegmentInput) -> bool:
+    """Whether it still is the object that was pinned: one that waits for a person may have been mended meanwhile."""
+    info = store.head(segment.object)
+    return info is not None and info.generation == segment.generation
 
 
 def decide(store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table]) -> LocalDocument:
     """What `settle` creates."""
     known = read_local(store, manifest.cluster, base.number if base else 0)
     records, not_understood = learn(known, manifest.segments, told)
-    before, after = cuts_by_table(_truncations(known.truncations)), cuts_by_table(_truncations(records))
-    archive = _Archive(store, manifest, base)
+    after = cuts_by_table(_truncations(records))
+    past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
     generations = dict(known.generations)
-    for table in sorted((table for table in captured if not table.dropped), key=lambda table: str(table.id)):
-        old, new = before.get(table.id), after.get(table.id)
-        if new is None or old == new:
+    looked_at = {table.id for table in captured if not table.dropped}
+    for table_id in sorted(looked_at & after.keys(), key=str):
+        old, new = past.cut(table_id), after[table_id]
+        if old == new:
             continue
-        state = base.state.get(str(table.id)) if base else None
+        state = base.state.get(str(table_id)) if base else None
         correction = old is not None and new[0].is_same(old[0])
-        if old is not None and correction and (state is None or not archive.judged_otherwise(old[1], new[1], _since(known, table.id))):
+        if old is not None and correction and (state is None or not past.judged_otherwise(old[1], new[1], _since(known, table_id))):
             continue
-        opened.append(table.id)
+        opened.append(table_id)
         last = state.generation if state else 0
-        generations[table.id] = Opening(generation=last + 1, opened=manifest.number, at=new[0].at, correction=correction)
+        generations[table_id] = Opening(generation=last + 1, opened=manifest.number, at=new[0].at, correction=correction)
     return LocalDocument(
         truncations=records,
         generations=generations,
+        behind={table_id: past.number(table_id) for table_id in past.tables - looked_at if table_id in after},
         opened=opened,
         not_understood=not_understood,
-        rereads=archive.rereads({table_id: after[table_id][1] for table_id in opened}),
+        rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
     )
+
+
+def last_truncate(document: LocalDocument, table_id: UUID) -> Truncate:
+    """The table's last TRUNCATE, of which there is one if a generation was opened for it."""
+    return cuts_by_table(_truncations(document.truncations))[table_id][0]
 
 
 def learn(known: LocalDocument, segments: Sequence[SegmentInput], told: Told) -> tuple[dict[str, list[TruncationRecord]], list[str]]:
@@ -138,14 +154,32 @@ def _truncations(records: Mapping[str, Iterable[TruncationRecord]]) -> dict[str,
     return {host: [Truncation(r.at, r.table_id, r.segment, r.position, r.writetime) for r in noted] for host, noted in records.items()}
 
 
-class _Archive:
-    """The segments of sealed batches, up to the base."""
+class _Past:
+    """Sealed batches up to the base: what they knew, and their segments."""
 
-    def __init__(self, store: Store, manifest: Manifest, base: Sealed | None) -> None:
+    def __init__(self, store: Store, manifest: Manifest, base: Sealed | None, known: LocalDocument) -> None:
         self._store = store
         self._manifest = manifest
         self._base = base
+        self._known = known
+        self._cuts = {base.number if base else 0: cuts_by_table(_truncations(known.truncations))}
         self._mine = {_identity(segment) for segment in manifest.segments}
+
+    @property
+    def tables(self) -> frozenset[UUID]:
+        """Those that have a state."""
+        return frozenset(UUID(table_id) for table_id in (self._base.state if self._base else ()))
+
+    def number(self, table_id: UUID) -> int:
+        """The batch whose records the table's state goes by: the base, or the last that captured it."""
+        return self._known.behind.get(table_id, self._base.number if self._base else 0)
+
+    def cut(self, table_id: UUID) -> tuple[Truncate, Cut] | None:
+        """What the table's state goes by."""
+        number = self.number(table_id)
+        if number not in self._cuts:
+            self._cuts[number] = cuts_by_table(_truncations(read_local(self._store, self._manifest.cluster, number).truncations))
+        return self._cuts[number].get(table_id)
 
     def rereads(self, cuts: Mapping[UUID, Cut]) -> list[Reread]:
         """What the new generations need of them, in the order of their names; what the batch reads anyway is not among it."""
