@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
@@ -81,6 +81,7 @@ def run(
     since: int | None = None,
     versions: Literal["each", "last"] = "each",
     engine: flat.Engine = "python",
+    dropped_before: Mapping[str, int] | None = None,
 ) -> Result:
     """Fold the updates, each with its name, and keep the records in the store."""
     keys = RowKeys(order.table, {})
@@ -95,7 +96,7 @@ def run(
     groups = ((key, (item for _, item in group)) for key, group in groupby((e for e in items if e[0]), key=lambda entry: entry[0]))
     due = [key for key in store.due(since, now) if key]
     result, records = Result(), []
-    settings = Settings(order, keys, now, since, versions, engine)
+    settings = Settings(order, keys, now, since, versions, engine, dropped_before)
     for output in fold(settings, store.head, heads, groups, store, due):
         if isinstance(output, Event):
             result.events.append(output)

@@ -420,3 +420,51 @@ def test_what_a_dropped_column_held_is_not_to_be_seen() -> None:
     shown = visible(event.after)
     assert shown is not None
     assert [cell.timestamp for cell in shown.cells] == [6]
+
+
+def dropping(**dropped: int) -> ClusteringOrder:
+    """The table after columns were dropped, at these times, and added again."""
+    columns = {name: DroppedColumn(name, "static" if name == "s" else "regular", "int", at) for name, at in dropped.items()}
+    return ClusteringOrder(replace(WITH_STATICS, dropped_columns=columns), {})
+
+
+drops = st.fixed_dictionaries({}, optional={"a": st.integers(0, 6), "s": st.integers(0, 6)})
+
+
+@often
+@given(history_of_updates, drops, drops, st.lists(updates, max_size=3))
+def test_columns_that_are_dropped_or_come_back_show_in_rows_that_nobody_touches(
+    history: list[PartitionUpdate], first: dict[str, int], then: dict[str, int], more: list[PartitionUpdate]
+) -> None:
+    before, order = dropping(**first), dropping(**then)
+    store = Store()
+    run(store, named(history), before, now=NOW, since=NOW)
+    shown = shown_by(store, NOW, before)
+    # As `head.decode_head` has it: what was counted under other columns is not known.
+    store.head = Head(store.head.update, None)
+    result = run(store, named(more), order, now=NOW, since=NOW, dropped_before=before.dropped)
+    assert replay(result.changes, shown) == shown_by(store, NOW, order)
+    expect_true_records(store, NOW, order)
+    net = run(after_all(history, before), named(more), order, now=NOW, since=NOW, dropped_before=before.dropped, versions="last")
+    assert replay(net.changes, shown) == shown_by(store, NOW, order)
+    if not more:
+        assert {event.reason for event in result.events} <= {"alter"}
+
+
+def after_all(history: list[PartitionUpdate], order: ClusteringOrder) -> Store:
+    store = Store()
+    run(store, named(history), order, now=NOW, since=NOW)
+    store.head = Head(store.head.update, None)
+    return store
+
+
+def test_a_row_of_a_dropped_column_alone_goes_with_it() -> None:
+    store = Store()
+    only = update(rows=(Row(at(1), cells=(Cell("a", 5, i32(1)),)), insert(at(2), 5, 5).rows[0]))
+    run(store, [(0, only)], dropping(), now=NOW, since=NOW)
+    events = run(store, [], dropping(a=5), now=NOW, since=NOW, dropped_before={}).events
+    assert [(event.key, bool(event.after.row), event.reason, event.ts_micro) for event in events] == [
+        (key(1), False, "alter", 5),
+        (key(2), True, "alter", 5),
+    ]
+    assert run(store, [], dropping(a=5), now=NOW, since=NOW, dropped_before={"a": 5}).events == []

@@ -23,7 +23,7 @@ from writetime.join.reconcile import merge_rows, merge_static_rows, settle_row
 from writetime.join.view import VisibleRow, live_cells, statics_alone, visible, with_statics
 from writetime.model import NO_TIMESTAMP, Cell, PartitionUpdate, RangeTombstone, Row
 
-Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry"]
+Reason = Literal["row_delete", "range_delete", "partition_delete", "static", "expiry", "alter"]
 MICROSECONDS = 1_000_000
 
 

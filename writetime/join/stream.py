@@ -7,7 +7,8 @@ it, what changes on its statics, and the seconds at which something of it expire
 
 The clock of a fold runs from `since`, the `now` of the batch before, to `now`, and stops at the writetime of each update (moved into that
 interval): a row that was to live for two seconds shows for two seconds, however late a batch reads of it. A moment is (second, 0, ...)
-for what expires then and (second, 1, writetime, content) for an update, before which all is gone that has expired by its second.
+for what expires then and (second, 1, writetime, content) for an update, before which all is gone that has expired by its second. At
+(since, -1, ...) columns go, or come back, that have been dropped or added again since the batch before.
 
 Of the state only what a batch touches is read: rows with items, rows under deletions that are new, rows that fall due; all rows only if
 static content changes. Whether static content stands alone then needs to know if any other row shows: the head remembers how many do.
@@ -18,7 +19,7 @@ Rows are flat (`writetime.join.flat`), and their keys are bytes in clustering or
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush, merge
 from itertools import groupby
@@ -82,7 +83,10 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What folding needs to know of a table, and how a batch folds. `since` None: there was no batch before."""
+    """What folding needs to know of a table, and how a batch folds. `since` None: there was no batch before.
+
+    `dropped_before`: what was dropped for that batch, if it is not what is dropped by now. Then all rows of the partition are read, and
+    those that show differently for it, which nobody may have touched, have events of reason "alter" ahead of all others."""
 
     order: ClusteringOrder
     keys: Keys
@@ -90,6 +94,7 @@ class Settings:
     since: int | None = None
     versions: Versions = "each"
     engine: Engine = "auto"
+    dropped_before: Mapping[str, int] | None = None
 
 
 class Shown(NamedTuple):
@@ -153,6 +158,8 @@ Output = Event | Deleted | RowRecord | HeadRecord | Applied
 Moment = tuple[int, int, int, bytes]
 _FIRST: Final[Moment] = (-(2**63), -1, 0, b"")
 _LAST: Final[Moment] = (2**63, 0, 0, b"")
+_UNWRITTEN: Final[Mapping[int, Reason]] = {-1: "alter", 0: "expiry"}
+"""Why a row shows differently at moments at which nobody writes."""
 
 
 class _Step(NamedTuple):
@@ -200,6 +207,7 @@ class _Partition:
         self.settings, self.head, self.rows = settings, head, rows
         self.order, self.engine = settings.order, settings.engine
         self.start: Moment = _FIRST if settings.since is None else (settings.since, *_FIRST[1:])
+        self.altered = self._alteration()
         self.base: list[_Span] = []
         self.news: list[_Span] = []
         self.statics: list[_Step] = []
@@ -213,7 +221,7 @@ class _Partition:
         self.sweep = _Sweep((*self.base, *self.news))
         if any(step.what for step in self.statics):
             self.coverage = _Coverage()
-        everything = self._reads_everything()
+        everything = self.altered is not None or self._reads_everything()
         scanned = [(FIRST_ROW, PAST_ROWS)] if everything else _united((span.start, span.end) for span in self.news)
         for key, row, items in _visits(row_groups, due, self.rows, scanned):
             yield from self._fold_row(key, row, items)
@@ -234,7 +242,18 @@ class _Partition:
         return None if second is None or second > self.settings.now else (second, 0, second * MICROSECONDS, b"")
 
     def live(self, row: bytes, moment: Moment) -> bytes:
-        return flat.live(row, moment[0], self.order.dropped, engine=self.engine)
+        altered = self.altered is None or moment >= self.altered
+        dropped = self.order.dropped if altered else self.settings.dropped_before
+        return flat.live(row, moment[0], dropped or {}, engine=self.engine)
+
+    def _alteration(self) -> Moment | None:
+        """The moment at which other columns count as dropped than for the batch before."""
+        before, since = self.settings.dropped_before, self.settings.since
+        if before is None or since is None or before == self.order.dropped:
+            return None
+        altered = {name for name, _ in before.items() ^ self.order.dropped.items()}
+        times = (gone.dropped_at for name, gone in self.order.table.dropped_columns.items() if name in altered)
+        return since, -1, max(times, default=1), b""
 
     # --- the head --------------------------------------------------------------------------------------------------------------------
 
@@ -341,8 +360,8 @@ class _Partition:
             before = after
 
     def _alone_reason(self, moment: Moment) -> Reason:
-        if moment[1] == 0:
-            return "expiry"
+        if (reason := _UNWRITTEN.get(moment[1])) is not None:
+            return reason
         return "partition_delete" if moment in self._partition_deletions else "static"
 
 
@@ -355,6 +374,8 @@ class _Statics:
         self._flat = NOTHING if row is None else flat.encode(row)
         self._clock = partition.start
         self._steps = [_Step(partition.start, None, partition.live(self._flat, partition.start))]
+        if partition.altered is not None:
+            self._note(_Step(partition.altered, None, None))
 
     def put(self, step: _Step, row: Row | None) -> None:
         self._expire(step.moment)
@@ -405,7 +426,10 @@ class _RowFolding:
     def _pass_time(self, until: Moment) -> Iterator[Output]:
         """The moments before `until` at which no item comes. A row of which there is nothing has none."""
         while self.row:
-            ahead = (self._deletions.next, self._statics.next, self.partition.expiry(self.row, self._clock))
+            altered = self.partition.altered
+            if altered is not None and altered <= self._clock:
+                altered = None
+            ahead = (self._deletions.next, self._statics.next, self.partition.expiry(self.row, self._clock), altered)
             moment = min((each for each in ahead if each is not None), default=until)
             if moment >= until:
                 return
@@ -425,7 +449,7 @@ class _RowFolding:
         self._show(_Step(moment, source, None))
         after = self._shown()
         if before != after:
-            reason = "expiry" if moment[1] == 0 else _reason(written, after, deleted)
+            reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted)
             yield Event(self.key, before, after, source, moment[2], reason)
 
     def _settle(self, moment: Moment) -> tuple[Any, Reason | None]:
