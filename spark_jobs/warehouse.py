@@ -320,7 +320,7 @@ def _life_name(name: str, life: UUID) -> str:
 
 def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
     # A row of static content alone has null clusterings: hence the null-safe comparison.
-    same = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quoted, map(to_column, shape.keys)))
+    same = " AND ".join(f"{_comparable('t', key)} <=> {_comparable('s', key)}" for key in shape.key_type)
     columns = [quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
@@ -330,6 +330,22 @@ def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -
         f"WHEN MATCHED THEN UPDATE SET {updates} "
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
     )
+
+
+def _comparable(side: str, key: pa.Field) -> str:
+    """A key column as Spark can tell it from others as Cassandra does: maps it does not compare at all, and 0.0 and -0.0 are one to it."""
+    column = f"{side}.{quoted(key.name)}"
+    return (
+        f"to_json(struct({column}), map('ignoreNullFields', 'false'))"
+        if _holds(key.type, pa.types.is_map, pa.types.is_floating)
+        else column
+    )
+
+
+def _holds(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is one of those, or is made of one."""
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return any(is_it(kind) for is_it in wanted) or any(_holds(each, *wanted) for each in inner)
 
 
 def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
