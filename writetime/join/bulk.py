@@ -22,6 +22,7 @@ from writetime.commitlog.cells import Decoded, unflatten
 from writetime.errors import MalformedMutation
 from writetime.join import flat
 from writetime.join.flat import NOTHING, Engine
+from writetime.join.reconcile import POLICY, Policy, is_legacy
 from writetime.model import NO_DELETION_TIME, DeletionTime, Row
 
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -80,6 +81,7 @@ def join(
     dropped: Mapping[str, int] = _NO_DROPS,
     active_timestamps: Any = None,
     active_times: Any = None,
+    policy: Policy = POLICY,
     engine: Engine = "auto",
 ) -> Joined:
     """Merge each item into the state of its group, one by one.
@@ -88,15 +90,15 @@ def join(
     are to be applied; `states` (binary): settled flat rows, null or b"" for none. `active_timestamps`, `active_times` (int64, null for
     none): the deletion of the head that covers the row, as `merge`'s `active`, under which the states are settled already. `now` and
     `since` (s): the clock runs from `since` (None: from ever) to `now`; a group in which something expires at a second in (since, now] is
-    left. `counter` and `dropped` as in `flat`.
+    left. `counter`, `dropped` and `policy` as in `flat`.
     """
     if (kernel := flat.compiled(engine)) is not None:
         clock = _NEVER if since is None else since
-        rules = kernel.Rules(*kernel.NOT_COVERED, int(counter), 0, clock, now)
+        rules = kernel.Rules(*kernel.NOT_COVERED, int(counter), is_legacy(policy, now), clock, now)
         columns = _active_columns(active_timestamps, active_times, len(states))
         return _Joining(_group_numbers(groups, items, states), items, states, columns, flat.drops(dropped), rules, kernel).joined()
     actives = _actives(active_timestamps, active_times, len(states))
-    folding = _Folding(now, since, counter, dropped)
+    folding = _Folding(now, since, counter, dropped, policy)
     numbers = _group_numbers(groups, items, states)
     ends = np.searchsorted(numbers, np.arange(len(states)), side="right").tolist()
     first = 0
@@ -129,8 +131,8 @@ def _actives(timestamps: Any, times: Any, size: int) -> list[DeletionTime | None
 class _Folding:
     """The readable engine of `join`: group by group, gathering columns."""
 
-    def __init__(self, now: int, since: int | None, counter: bool, dropped: Mapping[str, int]) -> None:
-        self.now, self.since, self.counter, self.dropped = now, since, counter, dropped
+    def __init__(self, now: int, since: int | None, counter: bool, dropped: Mapping[str, int], policy: Policy) -> None:
+        self.now, self.since, self.counter, self.dropped, self.policy = now, since, counter, dropped, policy
         self.states: list[bytes] = []
         self.changed: list[bool] = []
         self.left: list[bool] = []
@@ -157,7 +159,7 @@ class _Folding:
     def _fold(self, state: bytes, items: list[tuple[int, bytes]], active: DeletionTime | None) -> bytes:
         self.versions.append(self._live(state))
         for number, item in items:
-            merged = flat.merge(state, item, active=active, counter=self.counter, engine="python")
+            merged = flat.merge(state, item, active=active, counter=self.counter, policy=self.policy, now=self.now, engine="python")
             self.applied.append(merged != state)
             if merged == state:
                 continue

@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 from writetime.commitlog.mutation import column_name
 from writetime.commitlog.vint import as_int64, read_signed, read_unsigned, write_signed, write_unsigned
 from writetime.errors import MalformedMutation
-from writetime.join.reconcile import merge_rows
+from writetime.join.reconcile import POLICY, Policy, merge_rows
 from writetime.join.view import is_live, live_cells
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, Cell, DeletionTime, Liveness, Row
 
@@ -220,7 +220,16 @@ class _Reader:
 # --- what can be done with them ----------------------------------------------------------------------------------------------------
 
 
-def merge(a: bytes, b: bytes, *, active: DeletionTime | None = None, counter: bool = False, engine: Engine = "auto") -> bytes:
+def merge(
+    a: bytes,
+    b: bytes,
+    *,
+    active: DeletionTime | None = None,
+    counter: bool = False,
+    policy: Policy = POLICY,
+    now: int | None = None,
+    engine: Engine = "auto",
+) -> bytes:
     """The settled flat row of two with the same clustering; `b""` if nothing is left. Either may be `b""`; both: `b""`.
 
     As `reconcile.merge_rows`. Where clusterings that compare as equal have different bytes, that of `a` stays. MalformedMutation if either
@@ -229,12 +238,14 @@ def merge(a: bytes, b: bytes, *, active: DeletionTime | None = None, counter: bo
     if not a and not b:
         return NOTHING
     if (kernel := compiled(engine)) is not None:
-        return kernel.merge(a, b, active=active, counter=counter)  # type: ignore[no-any-return]
+        found: bytes | None = kernel.merge(a, b, active=active, counter=counter, policy=policy, now=now)
+        if found is not None:
+            return found
     left, right = (decode(flat) if flat else None for flat in (a, b))
     some = left or right
     assert some is not None
     nothing = Row(some.clustering)
-    merged = merge_rows(left or nothing, right or nothing, active=active, counter=counter)
+    merged = merge_rows(left or nothing, right or nothing, active=active, counter=counter, policy=policy, now=now)
     return NOTHING if merged.is_empty else encode(merged)
 
 

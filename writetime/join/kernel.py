@@ -11,10 +11,11 @@ Cassandra's rules stand in `reconcile`; the names of functions here are those of
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from writetime.commitlog.cells_kernel import _copy, _length, _vint
 from writetime.commitlog.compiled import Bytes, Int32s, Ints, compiled, compiled_and_kept
 from writetime.commitlog.pointers import reader, words
 from writetime.join import flat
+from writetime.join.reconcile import POLICY, Policy, is_legacy
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, DeletionTime
 
 kept: Callable[[Any], Any] = partial(compiled_and_kept, further=("join/flat.py", "join/kernel.py"))
@@ -1106,38 +1108,68 @@ _NEVER: Final = -(2**63)
 
 
 def _rules(
-    active: DeletionTime | None = None, *, counter: bool = False, legacy: bool = False, since: int = _NEVER, now: int = _NEVER
+    active: DeletionTime | None = None, *, counter: bool = False, policy: Policy = POLICY, since: int = _NEVER, now: int | None = None
 ) -> Rules:
     covered = NOT_COVERED if active is None else (1, active.marked_for_delete_at, active.local_deletion_time)
-    return Rules(*covered, int(counter), int(legacy), since, now)
+    return Rules(*covered, int(counter), is_legacy(policy, now), since, _NEVER if now is None else now)
+
+
+_TASK, _BUF, _A, _B = (Single._fields.index(name) for name in ("task", "buf", "a", "b"))
+_DROPS, _RULES = (Single._fields.index(name) for name in ("drops", "rules"))
+
+
+class _Desk(threading.local):
+    """A thread's arguments of single tasks, laid out once: only numbers change."""
+
+    def __init__(self) -> None:
+        self.cur, self.answer = np.empty(CURSORS, np.int64), np.empty(2, np.int64)
+        self.room = 0
+        self.make_room(1 << 12)
+
+    def make_room(self, room: int) -> None:
+        """For rows of so many bytes, for a result and for counters."""
+        self.room = room
+        self.buf = np.empty(3 * room, np.uint8)
+        self.bytes = memoryview(cast(Any, self.buf))
+        nothing = Single(0, self.buf, 0, 0, room, 2 * room, 3 * room, self.cur, self.answer, self.buf, Rules(0, 0, 0, 0, 0, 0, 0))
+        self.words = words(nothing)
+        self.start = int(self.words[_BUF])
+
+    def do(self, task: int, a: bytes, b: bytes, rules: Rules) -> int:
+        """The answer to a task, with what it has made behind `room`."""
+        if len(a) + len(b) > self.room:
+            self.make_room(4 * (len(a) + len(b)))
+        while True:
+            self.bytes[: len(a) + len(b)] = a + b
+            self.words[_TASK], self.words[_A], self.words[_B] = task, len(a), len(b)
+            self.words[_DROPS] = self.start + len(a)
+            self.words[_RULES:] = rules
+            run(self.words)
+            answer = int(self.answer[0])
+            if answer != LACKING or task > LIVE:
+                return answer
+            self.make_room(4 * self.room)
+
+
+_desk: Final = _Desk()
 
 
 def _make(task: int, a: bytes, b: bytes, rules: Rules) -> bytes | None:
     """The bytes that a task makes, None if it finds something odd."""
-    size = len(a) + len(b)
-    drops = np.frombuffer(b or b"\0", np.uint8)
-    cur, answer = np.empty(CURSORS, np.int64), np.empty(2, np.int64)
-    room = 2 * size + 4 * _ENTRY
-    while True:
-        buf = np.empty(size + 2 * room, np.uint8)
-        buf[:size] = np.frombuffer(a + b, np.uint8)
-        run(words(Single(task, buf, len(a), len(b), size, size + room, size + 2 * room, cur, answer, drops, rules)))
-        end = int(answer[0])
-        if end != LACKING:
-            return None if end == ODD else buf[size:end].tobytes()
-        room *= 4
+    end = _desk.do(task, a, b, rules)
+    return None if end == ODD else bytes(_desk.bytes[_desk.room : end])
 
 
 def _ask(task: int, row: bytes, rules: Rules) -> int | None:
-    buf, answer = np.frombuffer(row, np.uint8), np.empty(2, np.int64)
-    run(words(Single(task, buf, len(row), 0, 0, 0, len(row), np.empty(CURSORS, np.int64), answer, buf, rules)))
-    return None if answer[1] else int(answer[0])
+    found = _desk.do(task, row, b"", rules)
+    return None if _desk.answer[1] else found
 
 
-def merge(a: bytes, b: bytes, *, active: DeletionTime | None, counter: bool) -> bytes:
-    """As `flat.merge`."""
-    merged = _make(MERGE, a, b, _rules(active, counter=counter))
-    return flat.merge(a, b, active=active, counter=counter, engine="python") if merged is None else merged
+def merge(
+    a: bytes, b: bytes, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY, now: int | None = None
+) -> bytes | None:
+    """As `flat.merge`; None if a row is damaged, or a counter odd."""
+    return _make(MERGE, a, b, _rules(active, counter=counter, policy=policy, now=now))
 
 
 def live(row: bytes, now: int, drops: bytes) -> bytes | None:

@@ -8,17 +8,23 @@ counter that is deleted and used again, local counter shards (`counters`), and t
 Nothing here looks at a clock: an expired cell takes part as any other and hides what is older (`view` decides what is alive). Types are
 unknown too; all that is needed from the schema is whether the table counts (`counter`) and, for whole partitions, its clustering order.
 
-Sources: Cassandra 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes, db/rows/Row.Merger, db/rows/RangeTombstoneList.
+That is the policy "4.0", of 4.0 and later. Before, cells of one timestamp were told apart by whether they are alive (`policy="3.11"`, which
+needs `now`); there a merge is a join at one second only, as it was in the ring: at another, another cell may win.
+
+Sources: Cassandra 3.11, db/Conflicts; 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes, db/rows/Row.Merger,
+db/rows/RangeTombstoneList.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from typing import Final, Literal
 
 from writetime.join.counters import merge_contexts
 from writetime.join.order import ClusteringOrder
 from writetime.join.ranges import PartitionDeletions
+from writetime.join.view import is_live_cell
 from writetime.model import (
     EXPIRED_LIVENESS_TTL,
     NO_DELETION_TIME,
@@ -31,26 +37,46 @@ from writetime.model import (
     Row,
 )
 
+Policy = Literal["4.0", "3.11"]
+POLICY: Final[Policy] = "4.0"
+"""Which version's rules decide between cells of one timestamp."""
+
 CellKey = tuple[bool, str, bytes]
 """Order of cells in a settled row: simple columns, then complex ones; by name; by path. Code point order is UTF-8 byte order."""
 
 
-def reconcile_cells(a: Cell, b: Cell, *, counter: bool = False) -> Cell:
+def reconcile_cells(a: Cell, b: Cell, *, counter: bool = False, policy: Policy = POLICY, now: int | None = None) -> Cell:
     """The cell that survives, of two of the same column and path; for counters, one that knows what both know.
 
     The greater timestamp wins; on a tie, in this order: a tombstone or expiring cell over a plain one, a tombstone over an expiring
-    one, the later deletion or expiry, the smaller ttl (both expiring), the greater value by unsigned bytes.
+    one, the later deletion or expiry, the smaller ttl (both expiring), the greater value by unsigned bytes. Under "3.11": one that is not
+    alive at `now` (s), the greater value by signed bytes, the later deletion or expiry; and where that version takes whichever it has, the
+    smaller ttl. ValueError if `now` is needed and not given.
     """
     if counter and not (a.is_tombstone and b.is_tombstone):
         return _reconcile_counters(a, b)
     if a.timestamp != b.timestamp:
         return a if a.timestamp > b.timestamp else b
+    if is_legacy(policy, now):
+        return a if _legacy_rank(a, now or 0) >= _legacy_rank(b, now or 0) else b
     return a if _tie_rank(a) >= _tie_rank(b) else b
+
+
+def is_legacy(policy: Policy, now: int | None) -> bool:
+    """Whether the rules are those of 3.11. ValueError if these lack their clock."""
+    if policy == "3.11" and now is None:
+        raise ValueError("the rules of 3.11 need to know the time")
+    return policy == "3.11"
 
 
 def _tie_rank(cell: Cell) -> tuple[bool, bool, int, int, bytes]:
     dies = cell.local_deletion_time != NO_DELETION_TIME
     return dies, dies and cell.ttl == NO_TTL, cell.local_deletion_time, -cell.ttl, cell.value
+
+
+def _legacy_rank(cell: Cell, now: int) -> tuple[bool, bytes, int, int]:
+    signed = bytes(byte ^ 0x80 for byte in cell.value)
+    return not is_live_cell(cell, now), signed, cell.local_deletion_time, -cell.ttl
 
 
 def _reconcile_counters(a: Cell, b: Cell) -> Cell:
@@ -64,7 +90,10 @@ def _reconcile_counters(a: Cell, b: Cell) -> Cell:
 
 
 def merge_liveness(a: Liveness | None, b: Liveness | None) -> Liveness | None:
-    """The superseding one: greater timestamp; on a tie a view's expired mark, then an expiring one, the later expiry, the smaller ttl."""
+    """The superseding one: greater timestamp; on a tie a view's expired mark, then an expiring one, the later expiry, the smaller ttl.
+
+    (3.11 does without the last of these, and takes whichever it has.)
+    """
     if a is None or b is None:
         return a or b
     if a.timestamp != b.timestamp:
@@ -83,11 +112,19 @@ def merge_deletions(a: DeletionTime | None, b: DeletionTime | None) -> DeletionT
     return b if b.supersedes(a) else a
 
 
-def merge_rows(a: Row, b: Row, *, active: DeletionTime | None = None, counter: bool = False) -> Row:
+def merge_rows(
+    a: Row,
+    b: Row,
+    *,
+    active: DeletionTime | None = None,
+    counter: bool = False,
+    policy: Policy = POLICY,
+    now: int | None = None,
+) -> Row:
     """One settled row of two with the same clustering (or two static rows).
 
     `active` is the strongest deletion from outside that covers the row: the partition's or a range tombstone's. It is not kept in the
-    row, and neither is anything it shadows. `counter` says that the table's cells are counters.
+    row, and neither is anything it shadows. `counter` says that the table's cells are counters; `policy` and `now` as `reconcile_cells`.
     """
     deletion = merge_deletions(a.deletion, b.deletion)
     # Of two equal deletions the plain one stays: it is the stronger, and the outcome must not depend on the order.
@@ -103,7 +140,7 @@ def merge_rows(a: Row, b: Row, *, active: DeletionTime | None = None, counter: b
             liveness=merge_liveness(a.liveness, b.liveness),
             deletion=deletion,
             shadowable=shadowable,
-            cells=_merge_cells(a.cells, b.cells, counter=counter),
+            cells=_merge_cells(a.cells, b.cells, counter=counter, policy=policy, now=now),
             complex_deletions=complex_deletions,
         ),
         active,
@@ -153,14 +190,14 @@ def _merge_clustered(rows: Iterable[Row], deletions: PartitionDeletions, order: 
     return tuple(sorted(kept, key=lambda row: order.key(row.clustering or ())))
 
 
-def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool) -> tuple[Cell, ...]:
+def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool, policy: Policy, now: int | None) -> tuple[Cell, ...]:
     """The reconciled cells of both, ordered by `CellKey`."""
     cells: dict[CellKey, Cell] = {}
     for source in (a, b):
         for cell in source:
             key = (cell.path is not None, cell.column, cell.path or b"")
             other = cells.get(key)
-            cells[key] = cell if other is None else reconcile_cells(other, cell, counter=counter)
+            cells[key] = cell if other is None else reconcile_cells(other, cell, counter=counter, policy=policy, now=now)
     return tuple(cells[key] for key in sorted(cells))
 
 
