@@ -10,7 +10,7 @@ import re
 import pytest
 
 from writetime import errors
-from writetime.errors import BatchBusy, StoreUnavailable, UnknownTable, WritetimeError
+from writetime.errors import BatchBusy, LeaseLost, StoreUnavailable, UnknownTable, WritetimeError
 
 ALL = sorted(
     (kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, WritetimeError)), key=lambda k: k.__name__
@@ -29,7 +29,7 @@ def test_every_kind(kind: type[WritetimeError]) -> None:
     assert str(error).startswith("read a thing: a/b at position 12: went wrong")
     assert str(error).endswith("Look at it.")
     assert ("a retry may help" in str(error)) == error.retriable
-    assert error.retriable == (kind in (StoreUnavailable, BatchBusy))
+    assert error.retriable == (kind in (StoreUnavailable, BatchBusy, LeaseLost))
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert (str(again), vars(again)) == (str(error), vars(error))

@@ -6,7 +6,8 @@
     │   ├── ObjectNotFound
     │   ├── PreconditionFailed         the object's generation is not the expected one
     │   ├── ChecksumMismatch           the store holds other bytes than were sent or promised
-    │   └── StoreUnavailable           retriable: time-out, 5xx, connection refused
+    │   ├── StoreUnavailable           retriable: time-out, 5xx, connection refused
+    │   └── LeaseLost                  retriable: another process holds the lease, or has taken it over
     ├── SegmentError                   bytes of a commit log segment are not what they should be
     │   ├── NotASegment                no commit log at all (name or header)
     │   ├── UnsupportedSegment         a real segment that is not read: its version or codec, or its key lacks
@@ -113,6 +114,12 @@ class ChecksumMismatch(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store did not answer as it should; the same call may succeed later."""
+
+    retriable = True
+
+
+class LeaseLost(StoreError):
+    """Another process holds the lease on what is to be written, or has taken it over."""
 
     retriable = True
 

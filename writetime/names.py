@@ -9,6 +9,7 @@
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
+    leases/<cluster>/<table id>/g<generation>/b<bucket>.json              who writes to a state shard, and what was written last
 
 <node> is the node's host id. Parts that come from outside (cluster, datacenter, keyspace, table names) are percent-escaped, so
 that none can reach out of its place; `part` and `unpart` are each other's inverse. This module knows no store and does no I/O.
@@ -164,6 +165,10 @@ def batch_object(cluster: str, number: int, what: str) -> str:
 
 def published(cluster: str) -> str:
     return f"published/{part(cluster)}.json"
+
+
+def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> str:
+    return f"leases/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}.json"
 
 
 def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> str:

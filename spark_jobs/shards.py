@@ -1,0 +1,329 @@
+"""State shards: what is remembered of one key bucket of one life of a table, as a Lance dataset.
+
+Strategy: a shard is read at the version that a manifest pins, and written once a batch. Records stand under their record keys
+(`writetime.cql.ordered`), so that a partition is an interval of keys, head first and rows in clustering order, and so is what a range
+deletes. A B-tree index finds keys; nothing here reads a whole shard, and no answer has to fit in memory but that of `get`.
+
+**Writing.** What counts is not the newest version of a dataset but the one that the seal of a batch names. A write is a chain of commits on
+top of the pinned base: whatever stands on the base (left by an attempt that died, or by a rival) is first undone by a restore; then records
+are merged in, forgotten ones deleted, now and then files compacted. After each commit the version must be the very next: Lance rebases a
+commit on whatever came between, and would double keys without a word. The end of the chain is then noted in the shard's lease, which is one
+conditional write: of any number of processes that write one batch at once, one's version counts, and all return it.
+
+Columns: key (unique, indexed), state (opaque here), expires_at (s since the epoch: when something of the record expires next; null: never).
+Knows no Spark, is called inside its tasks; knows neither types nor rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.dataset import LanceOperation
+
+from writetime.errors import BatchError, LeaseLost
+from writetime.store import Store
+from writetime.store.lease import Lease, notes
+
+SCHEMA: Final = pa.schema([("key", pa.binary()), ("state", pa.binary()), ("expires_at", pa.int64())])
+
+ASKED: Final = 128
+"""Intervals in one question to the index."""
+LOOKED_UP: Final = 4096
+"""Keys in one question to the index: each reads the index's pages that hold one of them, and is compared with all of these."""
+STREAMED: Final = 4096
+"""Records of a scan that are in memory at once, about."""
+SAMPLED: Final = 64
+"""A scan of more looks at the keys first and remembers each of so many, to cut its interval where they are."""
+WRITTEN: Final = 250_000
+"""Records that are merged in one commit."""
+INDEX: Final = "key_idx"
+INDEX_PARTS: Final = 16
+"""Each write indexes what it wrote by itself; so many parts are made one."""
+FRAGMENTS: Final = 40
+FRAGMENT_ROWS: Final = 500_000
+DELETED: Final = 0.3
+"""More than `FRAGMENTS` files are compacted by the write that finds them: those of fewer than `FRAGMENT_ROWS` records, and those of which a
+share of `DELETED` is gone."""
+
+
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """One record as it is stored. An empty `state` is to be forgotten. `expires_at`: s since the epoch, or None."""
+
+    key: bytes
+    state: bytes
+    expires_at: int | None
+
+
+class Written(NamedTuple):
+    """What a batch has left of a shard: its version, and the second at which the first of its records expires (None: none does)."""
+
+    version: int
+    earliest_expiry: int | None
+
+
+class Shard:
+    """One shard at one version. `version` 0 = the shard does not exist yet."""
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self._dataset = _at(uri, version) if version else None
+
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Record key -> state, of those that are there."""
+        found: dict[bytes, bytes] = {}
+        ordered = sorted(set(keys))
+        for some in _chunks(ordered, LOOKED_UP):
+            table = self._read(["key", "state"], pc.field("key").isin(pa.array(some, pa.binary())))
+            found.update(zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True))
+        return found
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(record key, state) with start <= key < end, ascending. Holds some thousand records at a time, however many there are."""
+        return self.scan_all([(start, end)])
+
+    def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """`scan` of each interval, one after the other. They ascend and do not overlap; of small ones, many are asked for at once."""
+        for some in _chunks(intervals, ASKED):
+            # A few more than are wanted, so that it shows whether they were all.
+            found = self._read(["key", "state"], _in_any(some), limit=STREAMED + 1)
+            if found.num_rows <= STREAMED:
+                yield from _ascending(found)
+                continue
+            del found
+            for start, end in some:
+                yield from self._scan_long(start, end) if len(some) == 1 else self.scan(start, end)
+
+    def _scan_long(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for piece in self._pieces(start, end):
+            yield from _ascending(self._read(["key", "state"], _in_any([piece])))
+
+    def due(self, now: int) -> Iterator[bytes]:
+        """Keys of the records of which something has expired at `now` (s), ascending."""
+        yield from sorted(self._read(["key"], pc.field("expires_at") <= now)["key"].to_pylist())
+
+    def earliest_expiry(self) -> int | None:
+        """The second at which the first of its records expires; None if none does. Reads a column: `Written` tells it without."""
+        if self._dataset is None:
+            return None
+        batches = self._dataset.scanner(columns=["expires_at"], filter=pc.field("expires_at").is_valid()).to_batches()
+        return min((pc.min(batch["expires_at"]).as_py() for batch in batches if batch.num_rows), default=None)
+
+    def _pieces(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The interval cut into pieces of about `STREAMED` records."""
+        assert self._dataset is not None
+        sample: list[bytes] = []
+        for batch in self._dataset.scanner(columns=["key"], filter=_in_any([(start, end)])).to_batches():
+            sample += batch["key"][::SAMPLED].to_pylist()
+        cuts = sorted(sample)[STREAMED // SAMPLED :: STREAMED // SAMPLED]
+        yield from zip([start, *cuts], [*cuts, end], strict=True)
+
+    def _read(self, columns: list[str], condition: pc.Expression | str, limit: int | None = None) -> pa.Table:
+        if self._dataset is None:
+            return SCHEMA.empty_table().select(columns)
+        return self._dataset.scanner(columns=columns, filter=condition, limit=limit).to_table()
+
+
+def _in_any(intervals: Sequence[tuple[bytes, bytes]]) -> str:
+    # As text: of an expression with a dozen alternatives, Lance takes minutes to make a plan.
+    return " OR ".join(f"(key >= X'{start.hex()}' AND key < X'{end.hex()}')" for start, end in intervals)
+
+
+def _ascending(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+    table = table.sort_by("key")
+    yield from zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True)
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------------------
+
+
+def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: Store, lease: str, **timing: float) -> Written:
+    """Write a batch's records (unique keys) on top of version `base` (0 = the shard does not exist yet); what is there now.
+
+    Idempotent, whoever runs it how often and at once: the first to finish decides. `lease` names the shard's lease in the store
+    (`names.state_lease`); `timing` goes to `Lease`. LeaseLost (retriable) if another process is at it, or was faster while this one slept;
+    BatchError if the shard has gone on past this batch, or this batch wrote it from another base.
+    """
+    if (done := _written(notes(store, lease), uri, base, batch)) is not None:
+        return done
+    with Lease(store, lease, **timing) as held:
+        if (done := _written(held.notes, uri, base, batch)) is not None:
+            return done
+        work = _Chain(uri, base, held)
+        work.write(records)
+        work.tidy()
+        done = Written(work.version, Shard(uri, work.version).earliest_expiry())
+        held.finish({"batch": batch, "base": base, **done._asdict()})
+    return done
+
+
+def _written(found: dict[str, Any], uri: str, base: int, batch: int) -> Written | None:
+    """What the batch has written, if it has."""
+    last = found.get("batch", batch - 1)
+    if last < batch:
+        return None
+    if last > batch or found["base"] != base:
+        raise BatchError(
+            f"batch {last} has written it, from version {found['base']}",
+            operation=f"write batch {batch} from version {base}",
+            obj=uri,
+            hint="A batch that is sealed is not run again; a manifest does not change.",
+        )
+    return Written(found["version"], found["earliest_expiry"])
+
+
+class _Chain:
+    """Commits on top of a base, each the very next version; see the module's docstring."""
+
+    def __init__(self, uri: str, base: int, lease: Lease) -> None:
+        self._uri, self._base, self._lease = uri, base, lease
+        self._dataset: Any = None
+        self.version = base
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Merge in all records, in bounded memory."""
+        if not self._base:
+            self._create()
+        for table in _tables(records, self._uri):
+            if self._dataset is None:
+                self._open_base()
+            kept = pc.not_equal(pc.binary_length(table["state"]), 0)
+            self._merge(table.filter(kept), forget=False)
+            self._merge(table.filter(pc.invert(kept)).select(["key"]), forget=True)
+            self._index()
+
+    def tidy(self) -> None:
+        """Few files, and those without many deleted records."""
+        if self._dataset is not None and len(self._dataset.get_fragments()) > FRAGMENTS:
+            self._dataset.optimize.compact_files(target_rows_per_fragment=FRAGMENT_ROWS, materialize_deletions_threshold=DELETED)
+            self._advance_neutrally()
+
+    def _create(self) -> None:
+        """An empty shard. What an attempt before has left is no base: it is written over."""
+        before = _newest(self._uri)
+        self._lease.check()
+        try:
+            dataset = lance.write_dataset(SCHEMA.empty_table(), self._uri, mode="overwrite" if before else "create")
+        except OSError as error:
+            if "already exists" not in str(error):
+                raise
+            raise self._disturbed() from error
+        self.version = before
+        self._advance(dataset)
+        dataset.create_scalar_index("key", "BTREE", name=INDEX)
+        self._advance(dataset)
+
+    def _open_base(self) -> None:
+        dataset = _at(self._uri, self._base)
+        newest = dataset.latest_version
+        if newest != self._base:
+            self._lease.check()
+            dataset.restore()  # type: ignore[no-untyped-call]
+            self.version = newest
+            self._advance(dataset)
+        self._dataset = dataset
+
+    def _merge(self, table: pa.Table, *, forget: bool) -> None:
+        if not table.num_rows:
+            return
+        builder = self._dataset.merge_insert("key")
+        builder = builder.when_matched_delete() if forget else builder.when_matched_update_all().when_not_matched_insert_all()
+        transaction, _ = builder.execute_uncommitted(table)
+        self._lease.check()
+        self._advance(lance.LanceDataset.commit(self._dataset, transaction, read_version=self.version))
+
+    def _index(self) -> None:
+        """Let the index know what came in: a small part of its own, until parts are many."""
+        parts = self._dataset.stats.index_stats(INDEX)["num_indices"]
+        self._dataset.optimize.optimize_indices(num_indices_to_merge=0 if parts < INDEX_PARTS else parts)
+        self._advance_neutrally()
+
+    def _advance(self, dataset: lance.LanceDataset) -> None:
+        if dataset.version != self.version + 1:
+            raise self._disturbed()
+        self._dataset, self.version = dataset, dataset.version
+
+    def _advance_neutrally(self) -> None:
+        """Past commits that change no record, whosever they are."""
+        for version in range(self.version + 1, self._dataset.version + 1):
+            if type(self._dataset.read_transaction(version).operation) not in _NEUTRAL:
+                raise self._disturbed()
+        self.version = self._dataset.version
+
+    def _disturbed(self) -> LeaseLost:
+        return LeaseLost("another process has written to the shard", operation="write a state shard", obj=self._uri, hint="Run it again.")
+
+
+_NEUTRAL: Final = (LanceOperation.CreateIndex, LanceOperation.Rewrite, LanceOperation.BaseOperation)
+"""The last is what Lance shows of a reservation of file numbers, which precedes a rewrite."""
+
+
+def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
+    """Records in pieces. BatchError if a key comes twice in one: Lance would keep both."""
+    rest = iter(records)
+    while some := list(islice(rest, WRITTEN)):
+        table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*some, strict=True), SCHEMA, strict=True)], SCHEMA)
+        if pc.count_distinct(table["key"]).as_py() != table.num_rows:
+            raise BatchError("a record comes twice", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
+        yield table
+
+
+def _at(uri: str, version: int) -> lance.LanceDataset:
+    try:
+        return lance.dataset(uri, version=version)
+    except ValueError as error:
+        if not _says_absent(error):
+            raise
+        raise BatchError(
+            f"version {version} is gone",
+            operation="open a state shard",
+            obj=uri,
+            hint="Versions that a batch may start from must be kept; the state can be built again from the archive.",
+        ) from error
+
+
+def _newest(uri: str) -> int:
+    """The newest version, 0 if there is no dataset."""
+    if "://" not in uri and not Path(uri).exists():
+        return 0
+    try:
+        return int(lance.dataset(uri).version)
+    except (FileNotFoundError, ValueError) as error:
+        if _says_absent(error):
+            return 0
+        raise
+
+
+def _says_absent(error: Exception) -> bool:
+    # Lance says so by ValueError; anything else is a real failure.
+    return "not found" in str(error).lower()
+
+
+# --- maintenance ------------------------------------------------------------------------------------------------------------------
+
+
+def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:
+    """Remove the versions of a shard that are not to be kept, and the files that only they need; bytes freed.
+
+    What the last batch wrote is kept, and so is Lance's newest version. Files of a write that never came to an end go after a week.
+    """
+    with Lease(store, lease, **timing) as held:
+        if not _newest(uri):
+            return 0
+        dataset = lance.dataset(uri)
+        kept = {*keep_versions, held.notes.get("version"), dataset.version}
+        gone = [found["version"] for found in dataset.versions() if found["version"] not in kept]
+        return int(dataset.cleanup_old_versions(versions=gone).bytes_removed) if gone else 0
