@@ -29,6 +29,7 @@ from tests.ring.proof.pipeline import Kept, Pipeline
 from tests.ring.proof.replay import replay
 from tests.ring.proof.schedule import schedule
 from tests.ring.proof.shrink import shrink
+from tests.ring.proof.tiny import Tiny
 from tools.console import say, step
 from tools.errors import ToolError
 
@@ -46,6 +47,7 @@ class Wanted:
     prefix: int | None = None
     without: frozenset[str] = frozenset()
     chaos: bool = True
+    tiny: bool = False
 
     @property
     def command(self) -> str:
@@ -54,6 +56,7 @@ class Wanted:
         arguments = [] if self.prefix is None else [f"--prefix {self.prefix}"]
         arguments += [f"--without '{','.join(sorted(self.without))}'"] if self.without else []
         arguments += [] if self.chaos else ["--no-chaos"]
+        arguments += ["--tiny"] if self.tiny else []
         return " ".join([*parts, *([f'ARGS="{" ".join(arguments)}"'] if arguments else [])])
 
 
@@ -98,6 +101,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--prefix", type=int, help="run the first so many operations only")
     parser.add_argument("--without", default="", help="kinds of operations to leave out, by comma")
     parser.add_argument("--no-chaos", action="store_true", help="let all nodes stay up")
+    parser.add_argument("--tiny", action="store_true", help="two small tables, for a quick look")
     parser.add_argument("--keep", type=Path, help="a new folder for all that a replay needs")
     parser.add_argument("--replay", type=Path, help="do again, without a ring, what was kept there")
     parser.add_argument("--sabotage", help="break this rule of the product, or each (`all`), and see that it shows")
@@ -128,7 +132,7 @@ def _one(options: argparse.Namespace) -> int:
         if report["good"]:
             return 0
         if options.shrink and options.replay is None:
-            smallest = shrink(wanted, lambda smaller: _fails(smaller, Path(temporary)))
+            smallest = shrink(wanted, lambda smaller: _fails(smaller, Path(temporary)), frozenset(_generator(wanted).kinds))
             say(f"the smallest run that fails: {smallest.command}")
         return 1
 
@@ -136,7 +140,7 @@ def _one(options: argparse.Namespace) -> int:
 def _wanted(options: argparse.Namespace) -> Wanted:
     without = frozenset(filter(None, options.without.split(",")))
     ops = options.ops or (2000 if options.sabotage is None else SABOTAGE_OPS)
-    return Wanted(options.seed, ops, options.version, options.prefix, without, not options.no_chaos)
+    return Wanted(options.seed, ops, options.version, options.prefix, without, not options.no_chaos, options.tiny)
 
 
 def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome, dict[str, int]]:
@@ -157,7 +161,7 @@ def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome
 
 
 def _generator(wanted: Wanted) -> operations.Generator:
-    return Generator(wanted.seed, wanted.ops)
+    return Tiny(wanted.seed, wanted.ops) if wanted.tiny else Generator(wanted.seed, wanted.ops)
 
 
 def _about(wanted: Wanted) -> dict[str, Any]:
@@ -188,7 +192,7 @@ def _sabotaged(options: argparse.Namespace) -> int:
         else:
             honest = [mismatch.place for mismatch in replay(Kept(kept), Path(temporary) / "honest").mismatches]
         say(f"nothing broken: {len(honest)} mismatches")
-        caught = {rule: _caught(rule, kept, Path(temporary), set(honest)) for rule in rules}
+        caught = {rule: noticed(rule, kept, Path(temporary), set(honest)) for rule in rules}
     for rule, how in caught.items():
         say(f"{'✓' if how else '✗'} {rule:20} {how or 'NOT CAUGHT'}")
     if options.json is not None:
@@ -196,7 +200,7 @@ def _sabotaged(options: argparse.Namespace) -> int:
     return int(bool(honest) or not all(caught.values()))
 
 
-def _caught(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]) -> str:
+def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]) -> str:
     """How the rule was caught, "" if it was not."""
     with tempfile.TemporaryDirectory(dir=temporary) as folder:
         found = Path(folder) / "found.json"

@@ -12,12 +12,12 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 VARIABLE = "WRITETIME_PROOF_SABOTAGE"
 _PRODUCT = ("writetime.", "spark_jobs.", "shippers.")
-_MODULES = ("spark_jobs.ingest", "spark_jobs.frames", "spark_jobs.fold", "spark_jobs.state", "spark_jobs.warehouse", "writetime.batch.plan")
+_MODULES = tuple(f"spark_jobs.{name}" for name in ("ingest", "scan", "explode", "join", "events", "shards", "warehouse"))
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def apply(name: str) -> None:
         raise ValueError(f"`{name}` is no rule that can be broken. These are:\n{listed()}")
     for module in _MODULES:
         importlib.import_module(module)
+    _readable_engine()
     RULES[name].apply()
 
 
@@ -58,6 +59,13 @@ def _put(place: str, name: str, make: Callable[[Any], Any]) -> None:
         for key, value in list(vars(module).items()):
             if value is before:
                 setattr(module, key, after)
+
+
+def _readable_engine() -> None:
+    """Rules are broken where they can be read; compiled code would go on keeping them."""
+    ingest = _module("spark_jobs.ingest")
+    for plan in ("ExplodePlan", "FoldPlan"):
+        setattr(ingest, plan, partial(getattr(ingest, plan), engine="python"))
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------------------------
@@ -89,8 +97,8 @@ def _deletion_loses_ties() -> None:
 
 def _last_come() -> None:
     def make(honest: Any) -> Any:
-        def reconcile(a: Any, b: Any, *, counter: bool = False) -> Any:
-            return honest(a, b, counter=counter) if counter or a.timestamp == b.timestamp else b
+        def reconcile(a: Any, b: Any, *, counter: bool = False, **options: Any) -> Any:
+            return honest(a, b, counter=counter, **options) if counter or a.timestamp == b.timestamp else b
 
         return reconcile
 
@@ -101,18 +109,21 @@ def _ends_inclusive() -> None:
     def make(honest: Any) -> Any:
         return lambda self, bound: honest(self, replace(bound, inclusive=True))
 
-    _put("writetime.join.order:ClusteringOrder", "end", make)
+    for holder in ("writetime.join.order:ClusteringOrder", "writetime.cql.ordered:RowKeys"):
+        _put(holder, "end", make)
 
 
 def _starts_inclusive() -> None:
     def make(honest: Any) -> Any:
         return lambda self, bound: honest(self, replace(bound, inclusive=True))
 
-    _put("writetime.join.order:ClusteringOrder", "start", make)
+    for holder in ("writetime.join.order:ClusteringOrder", "writetime.cql.ordered:RowKeys"):
+        _put(holder, "start", make)
 
 
 def _ascending_only() -> None:
-    _put("writetime.join.order", "_sort_key", lambda honest: lambda column, *rest: honest(replace(column, descending=False), *rest))
+    for module, name in (("writetime.join.order", "_sort_key"), ("writetime.cql.ordered", "_column_encoder")):
+        _put(module, name, lambda honest: lambda column, *rest: honest(replace(column, descending=False), *rest))
 
 
 def _partition_deletion_spares_statics() -> None:
@@ -147,7 +158,16 @@ def _no_liveness() -> None:
 
 
 def _no_statics() -> None:
-    _put("writetime.join.view", "with_statics", lambda _: lambda row, static_cells: row)
+    def make(honest: Any) -> Any:
+        return lambda row, static: honest(row, b"" if _flat_cells(row) else static)
+
+    _put("spark_jobs.events", "_visible", make)
+
+
+def _flat_cells(row: bytes) -> bool:
+    """Whether it is a clustered row that shows a cell."""
+    decoded = _module("writetime.join.flat").decode(row) if row else None
+    return decoded is not None and decoded.clustering is not None and bool(decoded.cells)
 
 
 def _dropped_columns_come_back() -> None:
@@ -162,53 +182,41 @@ def _dropped_columns_come_back() -> None:
 
 
 def _digests_of_a_byte() -> None:
-    def short(body: bytes, **_: Any) -> Any:
-        digest = hashlib.blake2b(body, digest_size=1).digest()
-        return SimpleNamespace(digest=lambda: digest)
-
-    frames = _module("spark_jobs.frames")
-    frames.hashlib = SimpleNamespace(blake2b=short)
+    _put("spark_jobs.scan", "_digest", lambda _: lambda body: hashlib.blake2b(body, digest_size=1).digest() * 16)
 
 
 def _forgetful() -> None:
-    from writetime.join.partition import PartitionState
-
-    state = _module("spark_jobs.state")
-    _put(
-        "spark_jobs.state:Shard",
-        "partitions",
-        lambda _: lambda self, keys, table: {key: state.Known(PartitionState(), None) for key in keys},
-    )
+    _put("spark_jobs.shards:Shard", "get", lambda _: lambda self, keys: {})
+    _put("spark_jobs.shards:Shard", "scan_all", lambda _: lambda self, intervals: iter(()))
 
 
 def _first_table_only() -> None:
     def make(honest: Any) -> Any:
-        def tables(frame: Any, routes: Any) -> Any:
-            found = honest(frame, routes)
-            return dict(list(found.items())[:1])
+        def parse(self: Any, *rest: Any) -> Any:
+            for index, tables in honest(self, *rest):
+                yield index, dict(list(tables.items())[:1]) if isinstance(tables, dict) else tables
 
-        return tables
+        return parse
 
-    _put("spark_jobs.frames", "_tables_of", make)
+    _put("spark_jobs.scan:_Task", "_parse", make)
 
 
 def _one_replica_is_not_enough() -> None:
     def make(honest: Any) -> Any:
-        def fold_key(self: Any, key: bytes, rows: list[dict[str, Any]], known: Any) -> Any:
-            seen: dict[bytes, int] = {}
-            for row in rows:
-                seen[row["digest"]] = seen.get(row["digest"], 0) + 1
-            self.counts["superseded"] += sum(row["updates"] for row in rows if seen[row["digest"]] == 1)
-            kept = [row for row in rows if seen[row["digest"]] > 1]
-            return honest(self, key, kept, known)
+        def mutation(self: Any, found: dict[str, Any], version: int) -> Any:
+            if len(found["copies"]) > 1:
+                yield from honest(self, found, version)
+            else:
+                self.counts["folded"] += found["updates"]
 
-        return fold_key
+        return mutation
 
-    _put("spark_jobs.fold:_ShardFold", "_fold_key", make)
+    _put("spark_jobs.explode:_Explosion", "_mutation", make)
 
 
 def _late_segments_ignored() -> None:
-    """What was sealed before the last batch looked is late."""
+    """What was sealed before the youngest segment of the last batch is late."""
+    plan = _module("writetime.batch.plan")
 
     def make(honest: Any) -> Any:
         def create(store: Any, cluster: str, past: Any, kind: Any, segments: list[Any], *rest: Any) -> Any:
@@ -219,27 +227,25 @@ def _late_segments_ignored() -> None:
 
         return create
 
-    plan = _module("writetime.batch.plan")
     _put("writetime.batch.plan", "_create", make)
+
+
+def _truncates_take_nothing() -> None:
+    _put("writetime.batch.truncations:Cuts", "gone", lambda _: lambda self, *place: False)
+
+
+def _truncates_take_everything() -> None:
+    """Whatever a batch holds of a table that was ever truncated."""
+    _put("writetime.batch.truncations:Cuts", "gone", lambda _: lambda self, table_id, *place: table_id in self.tables)
+
+
+def _no_events_of_expiry() -> None:
+    """Time passes for a row only when somebody writes to it."""
+    _put("spark_jobs.shards:Shard", "due", lambda _: lambda self, now: iter(()))
 
 
 def _counters_keep_the_first() -> None:
     _put("writetime.join.counters", "merge_shards", lambda _: lambda a, b: a)
-
-
-def _duplicates_applied_twice() -> None:
-    """Copies are told apart by who holds them."""
-
-    def make(honest: Any) -> Any:
-        def routed(frame: dict[str, Any], *rest: Any) -> Any:
-            row = honest(frame, *rest)
-            if row["digest"] is not None:
-                row["digest"] = hashlib.blake2b(row["digest"] + bytes([frame["segment"] % 256]), digest_size=16).digest()
-            return row
-
-        return routed
-
-    _put("spark_jobs.frames", "_routed", make)
 
 
 _ALL = [
@@ -254,9 +260,12 @@ _ALL = [
     Rule("partition-static", "a partition's deletion spares its static row", _partition_deletion_spares_statics),
     Rule("complex-deletion", "a collection that is replaced keeps its old elements", _collections_are_added_to),
     Rule("expiry", "cells never expire", _nothing_expires),
+    Rule("expiry-due", "what expires is noticed only where somebody writes", _no_events_of_expiry),
     Rule("liveness", "a row without cells does not show", _no_liveness),
     Rule("static-row", "static cells do not show on rows", _no_statics),
     Rule("dropped-column", "what was written before a column was dropped comes back with it", _dropped_columns_come_back),
+    Rule("truncate", "a truncate takes nothing of what comes late", _truncates_take_nothing),
+    Rule("truncate-position", "a truncate takes what was written after it", _truncates_take_everything),
     Rule("digest", "digests are one byte long", _digests_of_a_byte),
     Rule("state", "batches know nothing of what came before", _forgetful),
     Rule("batch-tables", "of a mutation's tables only the first is taken in", _first_table_only),

@@ -16,6 +16,8 @@ What = Literal["stop", "kill", "start", "alone", "together", "flush", "repair", 
 NODES = 3
 LONGEST_STRETCH = 4000
 """Operations between two quiet points, at most."""
+_SMALL = 1000
+"""Operations of a run that has one quiet point only, and few batches."""
 _OPS_PER_OUTAGE = 2000
 _ALONE = 60
 """Operations after which a node that was cut off is let back at the latest; what needs others ends it sooner."""
@@ -33,7 +35,7 @@ class Step:
 def schedule(seed: int, ops: int, *, chaos: bool = True) -> list[Step]:
     """The steps, in order; the last one is a quiet point after the last operation."""
     random = Random(f"{seed} chaos")
-    stretches = max(2, -(-ops // LONGEST_STRETCH))
+    stretches = max(-(-ops // LONGEST_STRETCH), 2 if ops >= _SMALL else 1)
     bounds = [ops * number // stretches for number in range(stretches + 1)]
     steps: list[Step] = []
     for start, end in pairwise(bounds):
@@ -52,7 +54,9 @@ def _stretch(random: Random, start: int, end: int, chaos: bool) -> list[Step]:
             steps += _outage(random, start + number * size, size, number)
         at = random.randint(start, end - 1)
         steps += [Step(at, "alone", random.randrange(NODES)), Step(min(end, at + _ALONE), "together")]
-    for what, count in (("roll", 2), ("flush", 2), ("ship", 3), ("ship all", 2), ("batch", 1)):
+    small = end - start < _SMALL // 2
+    counts = (("roll", 1), ("flush", 1), ("ship", 1)) if small else (("roll", 2), ("flush", 2), ("ship", 3), ("ship all", 2), ("batch", 1))
+    for what, count in counts:
         for _ in range(count):
             at = random.randint(start, end)
             steps.append(Step(at, what, random.randrange(NODES)))  # type: ignore[arg-type]
