@@ -5,13 +5,15 @@ segments of three replicas: the same bytes, each replica in an order of its own,
 shipped ones are, and the ingest job itself runs the batch: every stage up to the upsert of the state, seal included. Left out are the
 commits to the warehouse; nothing is published. Each pass begins with an empty bucket; the first one only warms up Spark and its workers.
 
-MB/s are those of segment files, all replicas counted, by the clock, divided by the cores that Spark may use.
+MB/s are those of segment files, all replicas counted, by the clock, divided by the cores that Spark may use. On a machine that is busy with
+other things the clock tells little: so there are also MB per second of CPU, of this process, the JVM and Python workers together.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import sys
@@ -87,12 +89,14 @@ def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, A
             spark.stop()
     size = sum(len(segment) for log in logs for segment in log)
     best = min(runs[1:], key=lambda run: float(run["seconds"]))
+    least = min(float(run["cpu"]) for run in runs[1:])
     return {
         "bytes": size,
         "segments": segments * len(logs),
         "cores": cores,
         "mb_per_second": size / 1e6 / best["seconds"],
         "mb_per_second_and_core": size / 1e6 / best["seconds"] / cores,
+        "mb_per_second_of_cpu": size / 1e6 / least,
         "passes": [size / 1e6 / run["seconds"] / cores for run in runs[1:]],
         **best,
     }
@@ -181,15 +185,21 @@ def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int
     manifest = _ship(config.bucket, logs)
     clock = Clock(spark)
     batch = measured(clock)(config, open_store(config.bucket), spark, manifest, None)
-    begun = time.perf_counter()
+    begun, begun_cpu = time.perf_counter(), cpu_seconds()
     sealed = batch.run()
-    seconds = time.perf_counter() - begun
-    print(f"  {seconds:.1f} s", file=sys.stderr)
+    seconds, cpu = time.perf_counter() - begun, cpu_seconds() - begun_cpu
+    print(f"  {seconds:.1f} s, {cpu:.1f} s of CPU", file=sys.stderr)
     _check(sealed, logs)
     spark.catalog.clearCache()
     for rdd in spark.sparkContext._jsc.getPersistentRDDs().values():
         rdd.unpersist()
-    figures = {"seconds": seconds, "steps": clock.steps, "stages": clock.stages(), "accounting": total(sealed.accounting).model_dump()}
+    figures = {
+        "seconds": seconds,
+        "cpu": cpu,
+        "steps": clock.steps,
+        "stages": clock.stages(),
+        "accounting": total(sealed.accounting).model_dump(),
+    }
     shutil.rmtree(folder)
     return figures
 
@@ -200,6 +210,23 @@ def _check(sealed: Sealed, logs: list[list[bytes]]) -> None:
     folded = account.applied + account.superseded
     if account.quarantined or account.duplicate != (len(logs) - 1) * folded or not account.events:
         raise ToolError(f"the batch did not do its work: {account}")
+
+
+def cpu_seconds() -> float:
+    """What this process and all below it have used, those included that have ended."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        used[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    family = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(used[process] for process in family)
 
 
 @dataclass
@@ -272,6 +299,7 @@ def show(figures: dict[str, Any]) -> None:
     spark = f"Spark local[{figures['cores']}]"
     say(f"{figures['segments']} segments of {REPLICAS} replicas, {size:.0f} MB, {spark}, best pass {figures['seconds']:.1f} s")
     say(f"{figures['mb_per_second']:.1f} MB/s, {figures['mb_per_second_and_core']:.1f} MB/s a core (goal: {GOAL:.0f})")
+    say(f"{figures['mb_per_second_of_cpu']:.1f} MB per second of CPU, all processes together")
     say("passes, MB/s a core: " + ", ".join(f"{rate:.1f}" for rate in figures["passes"]))
     account = figures["accounting"]
     say("partition updates: " + ", ".join(f"{name} {count}" for name, count in account.items() if name != "table" and count))

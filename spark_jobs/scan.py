@@ -452,7 +452,7 @@ class _Task:
 
     @staticmethod
     def _digests(segment: _Segment, at: Ints) -> list[bytes]:
-        image = segment.image
+        image = memoryview(segment.image)
         starts = segment.frames.offset[at]
         ends = starts + segment.frames.length[at]
         return [_digest(image[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -523,7 +523,7 @@ class _Task:
 _NOTHING: tuple[Ints, Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def _digest(body: bytes) -> bytes:
+def _digest(body: bytes | memoryview) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
