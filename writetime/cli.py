@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from writetime.batch import cli as batch
 from writetime.commitlog import cli as commitlog
 from writetime.errors import ConfigError, WritetimeError
 
@@ -56,7 +57,7 @@ def build() -> typer.Typer:
         """Takes the option into the help; `main` acts on it."""
 
     app.add_typer(config_app, name="config")
-    for name, command in commitlog.COMMANDS.items():
+    for name, command in (commitlog.COMMANDS | batch.COMMANDS).items():
         app.command(name)(command)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         _add(app, point)

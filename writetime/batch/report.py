@@ -1,0 +1,69 @@
+"""What became of a batch, for people: where every partition update went, table by table. For machines there is the document itself."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from writetime.batch.documents import Accounting, Sealed, total
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_CLASSES: Final = ("updates_in", "applied", "duplicate", "superseded", "not_ours", "quarantined", "events")
+_WIDTH: Final = 140
+_TOTAL: Final = "all"
+
+
+def batch_text(sealed: Sealed) -> str:
+    """One batch: its accounting as a table, what was refused, what is in quarantine."""
+    lines = [f"batch {sealed.number} ({sealed.kind}) sealed: {len(sealed.segments)} segments, {sealed.events} events"]
+    if sealed.accounting:
+        lines.append(_text(_accounting(sealed.accounting)))
+    lines += [f"refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
+    for outcome in sealed.segments:
+        lines += [f"quarantined {outcome.object} at {p.position}: {p.message}" for p in outcome.problems]
+    return "\n".join(lines)
+
+
+def batches_text(batches: Iterable[Sealed]) -> str:
+    """Many batches, a line each."""
+    grid = _grid("batch", "kind", "sealed at", "segments", left=3)
+    for sealed in batches:
+        about = (str(sealed.number), sealed.kind, f"{sealed.sealed_at:%Y-%m-%d %H:%M:%S}Z", str(len(sealed.segments)))
+        grid.add_row(*about, *_numbers(total(sealed.accounting)))
+    return _text(grid)
+
+
+def _accounting(accounts: list[Accounting]) -> Table:
+    grid = _grid("table", left=1)
+    for account in accounts:
+        grid.add_row(account.table, *_numbers(account))
+    if len(accounts) > 1:
+        grid.add_section()
+        grid.add_row(_TOTAL, *_numbers(total(accounts)))
+    return grid
+
+
+def _numbers(account: Accounting) -> list[str]:
+    return [str(getattr(account, name)) for name in _CLASSES]
+
+
+def _grid(*headings: str, left: int) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    grid = Table(box=SIMPLE, pad_edge=False)
+    for number, heading in enumerate((*headings, *(name.replace("_", " ") for name in _CLASSES))):
+        grid.add_column(heading, justify="left" if number < left else "right", overflow="fold")
+    return grid
+
+
+def _text(grid: Table) -> str:
+    """The table without colours: it goes into logs as well."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, no_color=True, markup=False, highlight=False).print(grid)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
