@@ -2,8 +2,7 @@
 
 Events are dictionaries as fold and sinks exchange them: `key`, `before`, `after` (rows by the warehouse's column names, values as Arrow
 takes them), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`, `ts_micro`, `now`, `nodes`, `replicas_expected`, `file`,
-`pos`, and, where it applies, `bounds` (of a range) and `hidden` (a row that a delete took which is told as one event: it is for current
-rows only). Pure functions; knows neither Spark nor what becomes of events.
+`pos`, and, of a range delete that is one event, `bounds`. Pure functions; knows neither Spark nor what becomes of events.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from writetime.model import Bound, RangeTombstone
 Event = dict[str, Any]
 
 TRUNCATE = "t"
-COVERING = ("range_delete", "partition_delete")
-"""Reasons of deletes that may take many rows."""
 
 
 # --- events that are no row's -----------------------------------------------------------------------------------------------------
@@ -58,11 +55,6 @@ def bounds(shape: RowShape, tombstone: RangeTombstone) -> dict[str, Any]:
     start, end = tombstone.start, tombstone.end
     inclusive = {"start_inclusive": start.inclusive, "end_inclusive": end.inclusive}
     return {"start": prefix(start), "end": prefix(end), **inclusive}
-
-
-def is_covered(event: Mapping[str, Any]) -> bool:
-    """Whether the event is of a row that a delete of many took: told by `deletion` where such a delete is one event."""
-    return event["op"] == "d" and event["reason"] in COVERING
 
 
 # --- within collections -----------------------------------------------------------------------------------------------------------

@@ -128,7 +128,8 @@ class Warehouse:
         name = self._changes(shape, schema)
         stored = self.spark.table(name).schema
         about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
-        typed = events.mapInArrow(_event_rows(to_arrow_schema(stored), table, schema, about), schema=stored)
+        # What has no ordinal is for current rows only.
+        typed = events.filter("ordinal IS NOT NULL").mapInArrow(_event_rows(to_arrow_schema(stored), table, schema, about), schema=stored)
         writer = typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch))
         writer.overwrite(F.col("batch") == batch)
 
@@ -390,8 +391,7 @@ def _event_rows(columns: pa.Schema, table: Table, schema: Schema, about: Mapping
         shape = RowShape.of(table, types)
         for record_batch in batches:
             found = [(row["ordinal"], _unpacked(row["payload"])) for row in record_batch.select(["ordinal", "payload"]).to_pylist()]
-            told = [_event_row(ordinal, event, shape, about) for ordinal, event in found if not event.get("hidden")]
-            yield from _slices(told, columns)
+            yield from _slices([_event_row(ordinal, event, shape, about) for ordinal, event in found], columns)
 
     return rows
 

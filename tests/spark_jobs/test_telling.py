@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.rows import RowShape
-from spark_jobs.telling import bounds, changed_elements, deletion, is_covered, truncation
+from spark_jobs.telling import bounds, changed_elements, deletion, truncation
 from tests.spark_jobs.examples import schema_of, table
 from writetime.cql.types import parse_type
 from writetime.model import Bound, DeletionTime, RangeTombstone
@@ -75,7 +75,6 @@ def test_a_truncate_is_of_no_row() -> None:
     event = truncation(truncated_at=5_000_000, now=7, nodes=["host-a"], expected=3, file="CommitLog-7-1.log", pos=9)
     assert (event["op"], event["reason"], event["ts_micro"], event["now"]) == ("t", "truncate", 5_000_000, 7)
     assert {event[part] for part in ("key", "before", "after")} == {None}
-    assert not is_covered(event)
 
 
 def test_a_delete_of_many_rows_as_one_event() -> None:
@@ -91,4 +90,3 @@ def test_a_delete_of_many_rows_as_one_event() -> None:
     assert (event["op"], event["reason"], event["key"], event["bounds"], event["pos"]) == ("d", "range_delete", key, told, 9)
     whole = deletion(key=key, within=None, ts_micro=5, now=7, source=source)
     assert (whole["reason"], whole["bounds"]) == ("partition_delete", None)
-    assert is_covered(whole)

@@ -1,0 +1,211 @@
+"""DDL and TRUNCATE in the warehouse, with real Spark and Iceberg: what the tables hold then, rows that nobody touches too."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.publish import Outbox
+from spark_jobs.session import spark_session
+from spark_jobs.telling import deletion, truncation
+from spark_jobs.warehouse import Warehouse
+from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
+from tests.spark_jobs.pipeline import Pipeline
+from tests.spark_jobs.test_warehouse import COLUMNS, events, rows, write
+from writetime.config import WarehouseConfig
+from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.schema.version import schema_version
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline.create(tmp_path_factory.mktemp("ddl"))
+
+
+@pytest.fixture(scope="module")
+def spark(pipeline: Pipeline) -> Iterator[SparkSession]:
+    session = spark_session(pipeline.config, "tests of DDL")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: SparkSession) -> Warehouse:
+    return Warehouse(spark, "lake")
+
+
+def nothing(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], schema=COLUMNS)
+
+
+def commits(warehouse: Warehouse, name: str) -> list[tuple[str, str]]:
+    """Batch and step of each snapshot, in order."""
+    found = warehouse.spark.table(f"lake.{name}.snapshots").orderBy("committed_at").collect()
+    return [(row["summary"]["writetime.batch"], row["summary"]["writetime.step"]) for row in found]
+
+
+def properties(warehouse: Warehouse, name: str) -> dict[str, str]:
+    return {row["key"]: row["value"] for row in warehouse.spark.sql(f"SHOW TBLPROPERTIES lake.{name}").collect()}
+
+
+def published(pipeline: Pipeline, warehouse: Warehouse, of: Table, schema: Schema, upto: int) -> list[tuple[Any, Any]]:
+    """Keys and values of the table's events as they would go out."""
+    kafka = pipeline.config.kafka
+    assert kafka is not None
+    outbox = Outbox(pipeline.config, kafka, pipeline.store, warehouse.spark, upto)
+    name = warehouse.changes_of(of)
+    assert name is not None
+    found = outbox._table_records(name, of, schema, {}, 0).orderBy("batch", "ordinal").collect()
+    return [(row["key"] and json.loads(row["key"]), json.loads(row["value"]), row["deletes"]) for row in found]
+
+
+PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))
+RENAMED = table(
+    "renamed", 30, {"id": "int", "line": "int", "name": "text", "at": "frozen<place>", "all": "map<frozen<place>, int>"}, clustering=1
+)
+
+
+def test_keys_and_fields_are_renamed_and_history_keeps_its_place(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    before = schema_of(RENAMED, types={("shop", "place"): PLACE})
+    values = {"name": "n", "at": {"x": 1, "y": 2}, "all": [({"x": 1, "y": 2}, 5)]}
+    write(warehouse, RENAMED, 1, insert(RENAMED, 1, values, 7, schema=before), insert(RENAMED, 2, {}, 7, schema=before), schema=before)
+
+    # ALTER TABLE … RENAME line TO name would be refused; without `name` it is not.
+    columns = {name: column for name, column in RENAMED.columns.items() if name not in ("line", "name")}
+    columns["name"] = Column("name", "clustering", "int", 0)
+    after = replace(RENAMED, columns=columns, dropped_columns={"name": DroppedColumn("name", "regular", "text", THEN)})
+    wide = UserType("shop", "place", ("z", "y", "more"), ("int", "int", "text"))
+    schema = schema_of(after, types={("shop", "place"): wide})
+    for _ in range(2):
+        warehouse.follow(after, schema, 2)
+    stored = warehouse.spark.table("lake.shop.renamed")
+    found = stored.selectExpr("id", "name", "_was_1_name", "at", "map_entries(all)[0] AS entry", "_writetime").orderBy("id").collect()
+    place = {"z": 1, "y": 2, "more": None}
+    one, two = (row.asDict(recursive=True) for row in found)
+    assert (one["name"], one["_was_1_name"], one["at"], one["entry"]) == (7, None, place, {"key": place, "value": 5})
+    assert one["_writetime"].keys() == {"at", "all"}
+    assert (two["name"], two["at"], two["entry"]) == (7, None, None)
+    assert commits(warehouse, "shop.renamed") == [("1", "rows"), ("2", "dropped"), ("2", "refill")]
+    assert json.loads(properties(warehouse, "shop.renamed")["writetime.keys"]) == ["id", "name"]
+
+    write(warehouse, after, 3, insert(after, 1, {"at": {"z": 3, "y": 4, "more": "m"}}, 8, schema=schema), schema=schema)
+    changes = sorted(rows(warehouse, "shop__changes.renamed"), key=lambda row: (row["batch"], row["ordinal"]))
+    assert [row["key"] for row in changes] == [{"id": 1, "name": 7}, {"id": 2, "name": 7}, {"id": 1, "name": 8}]
+    assert [(row["after"]["name"], row["after"]["_was_1_name"]) for row in changes] == [(7, "n"), (7, None), (8, None)]
+    assert changes[0]["after"]["at"] == place
+    versions = [schema_version(*pair) for pair in ((RENAMED, before.types), (after, schema.types))]
+    assert [row["schema_version"] for row in changes] == [versions[0], versions[0], versions[1]]
+    known = properties(warehouse, "shop__changes.renamed")
+    assert [json.loads(known[f"writetime.schema.{version}"])["columns"][1]["name"] for version in versions] == ["line", "name"]
+
+    # What is published goes by the schema of the last sealed batch, whatever one that is not sealed has done to the table.
+    for of, under, name, field in ((RENAMED, before, "line", "x"), (after, schema, "name", "z")):
+        key, value, _ = published(pipeline, warehouse, of, under, 2)[0]
+        assert key == {"id": 1, name: 7}
+        assert (value["after"][name], value["after"]["at"][field]) == (7, 1)
+
+
+@pytest.mark.parametrize("facts", ["map", "struct", "none"])
+def test_what_was_dropped_does_not_come_back(spark: SparkSession, facts: Any) -> None:
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(cell_facts=facts, writes="copy-on-write"))
+    name = f"dropped_{facts}"
+    first = table(name, 31, {"id": "int", "it's": "text", "v": "text"})
+    schema = schema_of(first)
+    batch = [insert(first, key, {"it's": "x", "v": "old"}, timestamp=THEN + 10 * key, schema=schema) for key in (1, 2, 3)]
+    write(warehouse, first, 1, *batch, schema=schema)
+    # Dropped, and added again, before the next batch; row 3 was written ahead of the clock.
+    again = replace(first, dropped_columns={"v": DroppedColumn("v", "regular", "text", THEN + 20)})
+    schema = schema_of(again)
+    write(warehouse, again, 2, insert(again, 2, {"v": "new"}, timestamp=THEN + 100, schema=schema), schema=schema)
+    found = {row["id"]: row for row in rows(warehouse, f"shop.{name}")}
+    survives = None if facts == "none" else "old"
+    assert {key: row["v"] for key, row in found.items()} == {1: None, 2: "new", 3: survives}
+    assert found[1]["_it_x27_s"] == "x"
+    if facts == "none":
+        assert "_writetime" not in found[1]
+    else:
+        dated = {key: row["_writetime"] for key, row in found.items()}
+        escaped = "it's" if facts == "map" else "_it_x27_s"
+        assert dated[1] == ({escaped: THEN + 10} if facts == "map" else {escaped: THEN + 10, "v": None})
+        assert dated[3] == {escaped: THEN + 30, "v": THEN + 30}
+        assert dated[2]["v"] == THEN + 100
+
+    # Dropped again and made anew with another type, in rows that nobody touches.
+    gone = {"v": DroppedColumn("v", "regular", "text", THEN + 200)}
+    third = replace(again, dropped_columns=gone, columns={**again.columns, "v": Column("v", "regular", "blob")})
+    for _ in range(2):
+        warehouse.follow(third, schema_of(third), 3)
+    assert {(row["v"], row["_was_1_v"]) for row in rows(warehouse, f"shop.{name}")} == {(None, None)}
+    assert commits(warehouse, f"shop.{name}") == [("1", "rows"), ("2", "dropped"), ("2", "rows"), ("3", "dropped"), ("3", "refill")]
+    history = sorted((row["batch"], row["ordinal"], row["after"]["_was_1_v"]) for row in rows(warehouse, f"shop__changes.{name}"))
+    assert [value for _, _, value in history] == ["old", "old", "old", "new"]
+    assert properties(warehouse, f"shop.{name}")["write.merge.mode"] == "copy-on-write"
+    Warehouse(spark, "lake").follow(third, schema_of(third), 4)
+    assert properties(warehouse, f"shop.{name}")["write.merge.mode"] == "merge-on-read"
+
+
+def test_a_table_made_anew_is_empty_until_it_is_written_to(warehouse: Warehouse) -> None:
+    old = table("anew", 0xABCDEF01 << 96, {"id": "int", "v": "int"})
+    new = table("anew", 0x12345678 << 96, {"id": "int", "v": "text"})
+    write(warehouse, old, 1, insert(old, 1, {"v": 1}, schema=schema_of(old)), schema=schema_of(old))
+    warehouse.follow(new, schema_of(replace(old, dropped=True), new), 2)
+    assert rows(warehouse, "shop.anew") == []
+    assert [row["v"] for row in rows(warehouse, "shop.anew__abcdef01")] == [1]
+    # A table that has never had rows gets none: nobody has told of it.
+    never = table("never", 33, {"id": "int"})
+    warehouse.follow(never, schema_of(never), 2)
+    assert not warehouse.spark.catalog.tableExists("lake.shop.never")
+
+
+def told(spark: SparkSession, of: Table, *found: tuple[dict[str, Any], bool]) -> DataFrame:
+    """Events, and whether each is its row's last."""
+    listed = [(bytearray(of.id.bytes), at, last, bytearray(pickle.dumps(event))) for at, (event, last) in enumerate(found, 1)]
+    return spark.createDataFrame(listed, schema=COLUMNS)
+
+
+def test_a_truncate_takes_all_rows_in_one_commit_and_is_one_event(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    cut = table("cut", 34, {"id": "int", "line": "int", "v": "text"}, clustering=1)
+    schema = schema_of(cut)
+    write(warehouse, cut, 1, *(insert(cut, key, {"v": "old"}, 1, schema=schema) for key in (1, 2, 3)), schema=schema)
+    event = truncation(truncated_at=THEN + 5, now=NOW, nodes=["host-a"], expected=3, file="CommitLog-7-1.log", pos=9)
+    after = events(warehouse.spark, [insert(cut, 2, {"v": "new"}, 1, timestamp=THEN + 9, schema=schema)], schema, start=1)
+    for _ in range(2):
+        warehouse.write_changes(cut, schema, told(warehouse.spark, cut, (event, False)).union(after), 2)
+        warehouse.replace_current(cut, schema, told(warehouse.spark, cut, (event, False)).union(after), 2)
+    assert [(row["id"], row["v"]) for row in rows(warehouse, "shop.cut")] == [(2, "new")]
+    assert commits(warehouse, "shop.cut") == [("1", "rows"), ("2", "rows")]
+    # And once more, with nothing after it.
+    warehouse.replace_current(cut, schema, nothing(warehouse.spark), 3)
+    assert rows(warehouse, "shop.cut") == []
+    key, value, deletes = published(pipeline, warehouse, cut, schema, 3)[3]
+    assert (key, value["op"], value["before"], value["after"], deletes) == (None, "t", None, None, False)
+    assert (value["source"]["reason"], value["source"]["sequence"], value["source"]["ts_micro"]) == ("truncate", [2, 1], THEN + 5)
+
+
+def test_a_delete_of_many_rows_as_one_event(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    ranged = table("ranged", 35, {"id": "int", "line": "int", "v": "text"}, clustering=1)
+    schema = schema_of(ranged)
+    write(warehouse, ranged, 1, *(insert(ranged, 1, {"v": "old"}, line, schema=schema) for line in (1, 2)), schema=schema)
+    source = {"nodes": ["host-a"], "replicas_expected": 3, "file": "CommitLog-7-1.log", "pos": 9}
+    within = {"start": {"line": 2}, "start_inclusive": True, "end": None, "end_inclusive": False}
+    one = deletion(key={"id": 1, "line": None}, within=within, ts_micro=THEN + 5, now=NOW, source=source)
+    key = {"id": 1, "line": 2}
+    row = {**one, "key": key, "before": {**key, "v": "old"}, "changed": ["v"], "bounds": None}
+    found = told(warehouse.spark, ranged, (one, False), (row, True)).withColumn("ordinal", F.expr("IF(last, NULL, ordinal)"))
+    warehouse.write_changes(ranged, schema, found, 2)
+    warehouse.merge_current(ranged, schema, found, 2)
+    assert [row["line"] for row in rows(warehouse, "shop.ranged")] == [1]
+    outgoing = published(pipeline, warehouse, ranged, schema, 2)
+    assert len(outgoing) == 3
+    key, value, deletes = outgoing[-1]
+    assert (key, value["op"], value["before"], deletes) == ({"id": 1, "line": None}, "d", None, False)
+    assert value["source"]["bounds"] == within
