@@ -90,6 +90,8 @@ class Live:
         session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
         for statement in self.generator.schema():
             session.execute(statement)
+        # Every node's shipper is there from the beginning, and has heard who the node is.
+        self._do_ship_all(self.ring.nodes[0])
         steps = iter([*self.schedule, None])
         step = next(steps)
         number = 0
