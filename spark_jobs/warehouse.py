@@ -144,7 +144,7 @@ class Warehouse:
         self._last_rows(name, columns, facts, events).createOrReplaceTempView(view)
         try:
             with self._noted(batch, "rows"):
-                self.spark.sql(_merge_statement(name, view, shape, columns))
+                self.spark.sql(merge_statement(name, view, shape, columns))
         finally:
             self.spark.catalog.dropTempView(view)
 
@@ -319,7 +319,7 @@ def _life_name(name: str, life: UUID) -> str:
     return f"{name}__{str(life)[:8]}"
 
 
-def _merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
+def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
     # A row of static content alone has null clusterings: hence the null-safe comparison.
     same = " AND ".join(f"{_comparable('t', key)} <=> {_comparable('s', key)}" for key in shape.key_type)
     columns = [quoted(column) for column in stored.names]
