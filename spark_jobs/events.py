@@ -1,0 +1,103 @@
+"""From raw events to typed ones, on the way to the sinks. A function for `mapInArrow`.
+
+In: FOLDED rows of the kinds `event` and `deletion` with their `ordinal`. Out: the same in the order in which they came, with an event's
+dictionary (see `telling`) as a pickle in `payload`. Every value was looked at when it came in (`explode`), so nothing can fail here.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from spark_jobs import telling
+from spark_jobs.rows import RowShape
+from spark_jobs.scan import Batches, chunked
+from writetime.commitlog.mutation import decode_update
+from writetime.join import flat
+from writetime.join.event import TableView
+from writetime.join.partition import RowChange
+from writetime.join.view import VisibleRow
+from writetime.schema.model import Schema
+
+TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("last", pa.bool_()), ("payload", pa.binary())])
+"""`ordinal` is null for what the stream does not tell, and only current rows need to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventPlan:
+    """What typing is told. `files` and `hosts` go by index of the segment among those that the batch reads; `expected` by table id."""
+
+    schema: Schema
+    now: int
+    files: list[str]
+    hosts: list[str]
+    expected: dict[bytes, int]
+
+
+def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
+    """FOLDED with `ordinal` -> TYPED."""
+
+    def type_batches(batches: Batches) -> Batches:
+        tables: dict[bytes, TypedEvents] = {}
+        for batch in batches:
+            yield from chunked((_typed(row, plan, tables) for row in batch.to_pylist()), TYPED)
+
+    return type_batches
+
+
+def _typed(row: dict[str, Any], plan: EventPlan, tables: dict[bytes, TypedEvents]) -> dict[str, Any]:
+    table_id = row["table_id"]
+    if table_id not in tables:
+        tables[table_id] = TypedEvents(plan, UUID(bytes=table_id))
+    payload = pickle.dumps(tables[table_id].event(row))
+    return {"table_id": table_id, "ordinal": row["ordinal"], "last": row["last"], "payload": payload}
+
+
+class TypedEvents:
+    """Makes the events of one table."""
+
+    def __init__(self, plan: EventPlan, table_id: UUID) -> None:
+        self.plan = plan
+        self.table = plan.schema.tables[table_id]
+        self.view = TableView(self.table, plan.schema.types)
+        self.shape = RowShape.of(self.table, plan.schema)
+
+    def event(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The event of a FOLDED row as a dictionary."""
+        return self._deletion(row) if row["kind"] == "deletion" else self._row(row)
+
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        before, after = _visible(row["before"], row["static_before"]), _visible(row["after"], row["static_after"])
+        shown = before or after
+        assert shown is not None
+        event = self.view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
+        values = {part: self.shape.values(event[part]) for part in ("key", "before", "after")}
+        return {**event, **values, "now": self.plan.now, **self._source(row["copies"])}
+
+    def _deletion(self, row: dict[str, Any]) -> dict[str, Any]:
+        update = decode_update(row["before"], self.table)
+        key = self.shape.values(self.view.key_values(row["pk"], None)) or {}
+        within = telling.bounds(self.shape, update.range_tombstones[0]) if update.range_tombstones else None
+        return telling.deletion(key=key, within=within, ts_micro=row["ts"], now=self.plan.now, source=self._source(row["copies"]))
+
+    def _source(self, copies: list[dict[str, int]] | None) -> dict[str, Any]:
+        """Who holds the mutation, and its first place. What expired was written by nobody: it has no place in any log."""
+        first = copies[0] if copies else None
+        return {
+            "nodes": sorted({self.plan.hosts[copy["segment"]] for copy in copies or ()}),
+            "replicas_expected": self.plan.expected[self.table.id.bytes],
+            "file": self.plan.files[first["segment"]] if first else None,
+            "pos": first["position"] if first else None,
+        }
+
+
+def _visible(row: bytes, static: bytes) -> VisibleRow | None:
+    if not row:
+        return None
+    shown = flat.decode(row)
+    return VisibleRow(shown.clustering, shown.cells, flat.decode(static).cells if static else ())

@@ -1,0 +1,340 @@
+"""From routed mutations to items: each update taken apart into what it does to each row, and to the head of its partition.
+
+Strategy: a function for `mapInArrow`. Input: ROUTED rows, partitioned by (table_id, bucket) and sorted within by (table_id, bucket, key,
+digest): copies that several tasks have found stand side by side and become one. Of each mutation what a TRUNCATE took is left out; the
+rest is decoded once, and every value in it is looked at as a sink will: what cannot be ordered, shown or stored goes to quarantine here,
+with its reason, so that later stages never meet it. Output: ITEMS, to be sorted by `ORDER` within the same partitions.
+
+Most updates only write rows of simple values; these are decoded, checked and packed by the column, and no Python object is made for each.
+Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them).
+
+What is no captured table's update passes through, as counts or with its bytes: it is the driver's to tell of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.checks import Checks
+from spark_jobs.runs import by_shard, fixed, lengths, record_keys, starts, whole
+from spark_jobs.scan import COPIES, Batches, chunked
+from spark_jobs.sound import Values, sound, sound_elements, sound_keys
+from writetime.batch.truncations import Cuts
+from writetime.commitlog import cells
+from writetime.commitlog.encode import encode_update
+from writetime.commitlog.frames import BODY_OFFSET
+from writetime.commitlog.mutation import column_name, decode_mutation
+from writetime.commitlog.segment import Frame
+from writetime.cql.ordered import HEAD, record_key
+from writetime.errors import DecodeError
+from writetime.join import bulk, flat
+from writetime.join.flat import Engine
+from writetime.join.partition import max_timestamp
+from writetime.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate
+from writetime.schema.model import Schema
+
+ITEMS: Final = pa.schema(
+    [
+        ("kind", pa.string()),  # item | account | quarantined | not_ours | reread
+        ("table", pa.string()),
+        ("table_id", pa.binary()),
+        ("bucket", pa.int32()),
+        ("pk", pa.binary()),  # record key of the partition's head: first its length, as in the state
+        ("row", pa.binary()),  # row key, or HEAD
+        ("ts", pa.int64()),  # greatest timestamp of the update, µs
+        ("content", pa.binary()),  # digest of the mutation, place of the update in it
+        ("parts", pa.int32()),  # how many items the update has become
+        ("updates", pa.int64()),  # of what is no item: how many updates it stands for, all copies counted
+        ("copies", COPIES),
+        ("item", pa.binary()),  # flat row; of a head, the encoded update; of what is quarantined the mutation
+        ("detail", pa.string()),  # JSON: of what is quarantined the reason, of an account its counts
+    ]
+)
+Bools = npt.NDArray[np.bool_]
+
+CHUNK_BYTES: Final = 4 << 20
+"""Bytes of routed mutations that are taken apart at once."""
+DIGEST_BYTES: Final = 16
+
+ORDER: Final = ("table_id", "bucket", "pk", "row", "ts", "content")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplodePlan:
+    """What the stage is told: the schema in force, the commit log version of each segment, and what TRUNCATEs took."""
+
+    schema: Schema
+    versions: list[int]
+    cuts: Cuts
+    engine: Engine = "auto"
+
+
+def exploder(plan: ExplodePlan) -> Callable[[Batches], Batches]:
+    """ROUTED -> ITEMS. A row of the kind `shard` only says that there is the shard, which may have nothing but what expires."""
+
+    def explode_batches(batches: Batches) -> Batches:
+        for (table_id, bucket), run in by_shard(batches):
+            if table_id is None or bucket is None:
+                yield from chunked((_passed(row) for batch in run for row in batch.to_pylist()), ITEMS)
+            else:
+                yield from _Explosion(plan, table_id, bucket).run(run)
+
+    return explode_batches
+
+
+_NOTHING: Final = {**dict.fromkeys(ITEMS.names), "pk": b"", "row": b"", "ts": 0, "content": b""}
+
+
+def _passed(row: dict[str, Any]) -> dict[str, Any]:
+    updates = row["updates"] * len(row["copies"] or (None,))
+    same = {name: row[name] for name in ("kind", "table", "table_id", "copies", "detail")}
+    return {**_NOTHING, **same, "updates": updates, "item": row["body"]}
+
+
+class _Explosion:
+    """One shard's part of a batch."""
+
+    def __init__(self, plan: ExplodePlan, table_id: bytes, bucket: int) -> None:
+        self.plan = plan
+        self.table = plan.schema.tables[UUID(bytes=table_id)]
+        self.shard = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
+        self.checks = Checks(plan.schema, self.table.id)
+        self.counts: Counter[str] = Counter()
+
+    def run(self, batches: Batches) -> Batches:
+        for rows in _chunks(batch.filter(pc.equal(batch["kind"], "update")) for batch in batches):
+            mutations = _merged(rows)
+            versions = np.array(self.plan.versions)[_first_segments(mutations["copies"])]
+            for version in np.unique(versions).tolist():
+                yield from self._chunk(mutations.take(pa.array(np.flatnonzero(versions == version))), version)
+        yield from chunked([self._out("account", detail=json.dumps(dict(self.counts)))], ITEMS)
+
+    def _chunk(self, mutations: Any, version: int) -> Batches:
+        """Items of mutations of one version: by the column where that will do, else one by one."""
+        slow = np.ones(mutations.num_rows, bool)
+        if self.plan.engine != "python":
+            slow[:] = False
+            bodies = Bodies.of(mutations["body"])
+            for decoded in cells.decode(bodies.image, bodies.frames, self.plan.schema, version=version, engine=self.plan.engine):
+                slow[[failure.frame.position for failure in decoded.failures]] = True
+                yield from self._columns(mutations, decoded, slow)
+        rest = mutations.take(pa.array(np.flatnonzero(slow))).to_pylist()
+        yield from chunked((item for mutation in rest for item in self._mutation(mutation, version)), ITEMS)
+
+    # --- by the column ----------------------------------------------------------------------------------------------------------------
+
+    def _columns(self, mutations: Any, decoded: cells.Decoded, slow: Bools) -> Batches:
+        """Items of updates that only touch rows, all values of which are above suspicion. `slow` comes to name the other mutations."""
+        of_mutation = decoded.updates["position"].to_numpy()
+        mine = _equals(decoded.updates["table"], self.table.id.bytes)
+        of_update = decoded.rows["update"].to_numpy()
+        static = decoded.rows["static"].to_numpy(zero_copy_only=False)
+        heads = decoded.updates["deletion_timestamp"].is_valid().to_numpy(zero_copy_only=False)
+        heads[decoded.ranges["update"].to_numpy()] = True
+        heads[of_update[static]] = True
+        heads |= np.bincount(of_update, minlength=len(heads)) == 0
+        slow[of_mutation[mine & heads]] = True
+        asked = mine[of_update] & ~slow[of_mutation[of_update]]
+        suspects = self._suspects(decoded, asked)
+        slow[of_mutation[of_update[suspects]]] = True
+        keys = decoded.updates["key"]
+        slow[of_mutation[mine & self._odd_keys(keys)]] = True
+        kept = mine & ~slow[of_mutation]
+        if not kept.any():
+            return
+        yield from self._fast_items(mutations, decoded, kept)
+
+    def _suspects(self, decoded: cells.Decoded, asked: Bools) -> Bools:
+        """Which of the rows that are asked about may hold something that cannot be used."""
+        suspects = np.zeros(len(asked), bool)
+        found = decoded.cells
+        of_row = found["row"].to_numpy()
+        tombstone = (found["ttl"].to_numpy() == NO_TTL) & found["local_deletion_time"].is_valid().to_numpy(zero_copy_only=False)
+        wanted = asked[of_row] & ~tombstone
+        if not asked.any():
+            return suspects
+        paths, values = Values.of(found["path"]), Values.of(found["value"])
+        codes = found["column"].indices.to_numpy()
+        names = [column_name(raw) for raw in found["column"].dictionary.to_pylist()]
+        for code in np.unique(codes[wanted]).tolist():
+            kind = self.checks.shape.columns.get(names[code])
+            # Nobody sees what a dropped column holds.
+            if kind is not None:
+                at = np.flatnonzero(wanted & (codes == code))
+                good = sound_elements(kind, paths.some(at), values.some(at)) if kind.multicell else sound(kind, values.some(at))
+                suspects[of_row[at[~good]]] = True
+        return suspects | self._odd_clusterings(decoded.rows["clustering"], asked)
+
+    def _odd_clusterings(self, clusterings: Any, asked: Bools) -> Bools:
+        columns = self.table.clustering
+        if not columns:
+            return np.zeros(len(asked), bool)
+        sizes = pc.list_value_length(clusterings).fill_null(0).to_numpy(zero_copy_only=False)
+        odd: Bools = asked & (sizes != len(columns))
+        at = np.flatnonzero(asked & ~odd)
+        offsets = clusterings.offsets.to_numpy()[at]
+        values = Values.of(clusterings.values)
+        odd_values = clusterings.values.is_null().to_numpy(zero_copy_only=False)
+        for place, column in enumerate(columns):
+            here = offsets + place
+            odd[at[odd_values[here] | ~sound(self.checks.shape.columns[column.name], values.some(here))]] = True
+        return odd
+
+    def _odd_keys(self, keys: Any) -> Bools:
+        kinds = [self.checks.shape.columns[column.name] for column in self.table.partition_key]
+        odd: Bools = ~sound_keys(kinds, Values.of(keys))
+        return odd
+
+    def _fast_items(self, mutations: Any, decoded: cells.Decoded, kept: Bools) -> Batches:
+        of_mutation = decoded.updates["position"].to_numpy()
+        of_update = decoded.rows["update"].to_numpy()
+        packed = bulk.pack(decoded, engine=self.plan.engine)
+        latest = np.full(len(kept), NO_TIMESTAMP, np.int64)
+        np.maximum.at(latest, of_update, packed.max_timestamps.to_numpy())
+        parts = np.bincount(of_update, minlength=len(kept))
+        copies = mutations["copies"]
+        self.counts["duplicate"] += int((pc.list_value_length(copies).to_numpy()[of_mutation[kept]] - 1).sum())
+        if self.table.id.bytes in self.plan.cuts.tables:
+            gone = [
+                update for update in np.flatnonzero(kept).tolist() if self._gone(copies[of_mutation[update]].as_py(), int(latest[update]))
+            ]
+            self.counts["truncated"] += len(gone)
+            kept[gone] = False
+        rows = np.flatnonzero(kept[of_update])
+        updates = of_update[rows]
+        self.counts["folded"] += int(kept.sum())
+        self.counts["made"] += len(rows)
+        digests = np.frombuffer(b"".join(mutations["digest"].to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
+        ordinals = decoded.updates["ordinal"].to_numpy().astype(">u4").view(np.uint8).reshape(-1, 4)
+        size = len(rows)
+        columns = {
+            "kind": pa.repeat("item", size),
+            "table": pa.repeat(self.table.label, size),
+            "table_id": pa.repeat(pa.scalar(self.table.id.bytes, pa.binary()), size),
+            "bucket": pa.repeat(pa.scalar(self.shard["bucket"], pa.int32()), size),
+            "pk": record_keys(decoded.updates["key"].take(pa.array(updates))),
+            "row": self._row_keys(decoded.rows["clustering"].take(pa.array(rows))),
+            "ts": pa.array(latest[updates]),
+            "content": fixed(np.concatenate((digests[of_mutation[updates]], ordinals[updates]), axis=1)),
+            "parts": pa.array(parts[updates], pa.int32()),
+            "updates": pa.nulls(size, pa.int64()),
+            "copies": copies.take(pa.array(of_mutation[updates])),
+            "item": packed.rows.take(pa.array(rows)),
+            "detail": pa.nulls(size, pa.string()),
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in ITEMS.names], schema=ITEMS)
+
+    def _row_keys(self, clusterings: Any) -> Any:
+        key = self.checks.keys.key
+        return pa.array([key(tuple(values)) for values in clusterings.to_pylist()], pa.binary())
+
+    # --- one by one -------------------------------------------------------------------------------------------------------------------
+
+    def _mutation(self, mutation: dict[str, Any], version: int) -> Iterator[dict[str, Any]]:
+        """The items of one mutation's updates, one by one."""
+        copies, digest = mutation["copies"], mutation["digest"]
+        total = len(copies) * mutation["updates"]
+        try:
+            decoded = decode_mutation(mutation["body"], self.plan.schema, version=version)
+            updates = [(ordinal, update) for ordinal, update in enumerate(decoded.updates) if update.table_id == self.table.id]
+            items = [list(self._items(update, digest + ordinal.to_bytes(4, "big"), copies)) for ordinal, update in updates]
+        except DecodeError as error:
+            detail = {"kind": type(error).__name__, "message": str(error), "table_id": str(self.table.id)}
+            yield self._out("quarantined", copies=copies, updates=total, item=mutation["body"], detail=json.dumps(detail))
+            return
+        self.counts["duplicate"] += total - len(items)
+        for of_update in items:
+            if self._gone(copies, of_update[0]["ts"]):
+                self.counts["truncated"] += 1
+            else:
+                self.counts["folded"] += 1
+                self.counts["made"] += len(of_update)
+                yield from of_update
+
+    def _gone(self, copies: list[dict[str, int]], ts: int) -> bool:
+        """Whether a TRUNCATE took all copies of an update."""
+        return all(self.plan.cuts.gone(self.table.id.bytes, copy["segment"], copy["position"], ts) for copy in copies)
+
+    def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
+        """DecodeError if anything in the update cannot be used."""
+        self.checks.update(update)
+        parts = [(self.checks.keys.key(row.clustering or ()), flat.encode(row)) for row in update.rows]
+        head = replace(update, rows=())
+        if not parts or head != PartitionUpdate(update.table_id, update.key):
+            parts.append((HEAD, encode_update(head, self.table, self.plan.schema.types)))
+        about = {"pk": record_key(update.key), "ts": max_timestamp(update), "content": content}
+        for row, item in parts:
+            yield self._out("item", **about, row=row, parts=len(parts), copies=copies, item=item)
+
+    def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
+        return {**_NOTHING, **self.shard, "kind": kind, **columns}
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of mutations one behind the other, as the decoder takes them: a frame's position is its number."""
+
+    image: bytes
+    frames: list[Frame]
+
+    @classmethod
+    def of(cls, bodies: Any) -> Bodies:
+        sizes = lengths(bodies)
+        ends = np.cumsum(sizes).tolist()
+        places = enumerate(zip(ends, sizes.tolist(), strict=True))
+        frames = [Frame(number, end - size - BODY_OFFSET, end - size, size) for number, (end, size) in places]
+        return cls(b"".join(bodies.to_pylist()), frames)
+
+
+def _chunks(batches: Batches) -> Batches:
+    """The same rows in batches of some size; copies of one mutation stay together."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            found = whole(pending)
+            last = int(starts(found, ("key", "digest"))[-1])
+            if last:
+                yield found.slice(0, last)
+            pending = [found.slice(last)]
+            size = pending[0].nbytes
+    if pending and (rest := whole(pending)).num_rows:
+        yield rest
+
+
+def _merged(rows: Any) -> Any:
+    """One row a mutation, with all its copies, ascending. Several tasks may have found the same."""
+    first = starts(rows, ("key", "digest"))
+    if len(first) == rows.num_rows:
+        return rows
+    ends = np.append(first[1:], rows.num_rows).tolist()
+    made = []
+    for start, end in zip(first.tolist(), ends, strict=True):
+        places = {(copy["segment"], copy["position"]) for copies in rows["copies"].slice(start, end - start).to_pylist() for copy in copies}
+        made.append([{"segment": segment, "position": position} for segment, position in sorted(places)])
+    merged = rows.take(pa.array(first))
+    return merged.set_column(merged.schema.get_field_index("copies"), "copies", pa.array(made, COPIES))
+
+
+def _first_segments(copies: Any) -> Any:
+    return pc.struct_field(pc.list_element(copies, 0), "segment").to_numpy(zero_copy_only=False)
+
+
+def _equals(codes: Any, value: bytes) -> Bools:
+    """Which of a dictionary array's values are this one."""
+    known = codes.dictionary.to_pylist()
+    wanted = known.index(value) if value in known else -1
+    same: Bools = codes.indices.to_numpy() == wanted
+    return same

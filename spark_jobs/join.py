@@ -1,0 +1,303 @@
+"""The join as a stage: items, sorted by row and writetime, into the state; events, state records and accounts out of it.
+
+Strategy: a function for `mapInArrow` over ITEMS in the order of `explode.ORDER`, one shard's items in one run. Partitions are folded one
+after the other as streams (`writetime.join.stream`), so that neither a partition nor a row has to fit in memory. The records that a
+stretch of items needs are asked of the shard all at once; ranges are read as they are folded. What expires in a partition without items is
+found by the shard. Nothing is written here, and what comes out depends only on the items and the pinned state, so a task may be run any
+number of times. Events go out raw (`events` gives them types), those of a row one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import pyarrow as pa
+
+from spark_jobs.scan import COPIES, Batches, chunked
+from spark_jobs.shards import Record, Shard
+from writetime.commitlog.encode import encode_update
+from writetime.commitlog.mutation import decode_update
+from writetime.cql.ordered import HEAD, RowKeys, record_key, split_record_key
+from writetime.join.flat import Engine
+from writetime.join.head import decode_head, encode_head
+from writetime.join.order import ClusteringOrder
+from writetime.join.stream import Applied, Deleted, Event, HeadRecord, Item, Output, RowRecord, Settings, Versions, fold
+from writetime.model import PartitionUpdate
+from writetime.schema.model import Schema, Table
+
+Deletes = Literal["rows", "one"]
+
+FOLDED: Final = pa.schema(
+    [
+        ("kind", pa.string()),  # event | deletion | record | applied | account | quarantined | not_ours | reread
+        ("table", pa.string()),
+        ("table_id", pa.binary()),
+        ("bucket", pa.int32()),
+        ("seq", pa.int64()),  # of what the stream tells: order within (table, bucket); null for what is for current rows only
+        ("last", pa.bool_()),  # the last event of its row in this batch
+        ("pk", pa.binary()),
+        ("before", pa.binary()),  # what shows, as flat rows; of a deletion the encoded update
+        ("static_before", pa.binary()),
+        ("after", pa.binary()),
+        ("static_after", pa.binary()),
+        ("ts", pa.int64()),
+        ("reason", pa.string()),
+        ("copies", COPIES),  # null: nobody wrote it
+        ("key", pa.binary()),  # of a record; of `applied` the update
+        ("state", pa.binary()),  # of a record; of what is quarantined the mutation
+        ("expires_at", pa.int64()),
+        ("updates", pa.int64()),  # as in ITEMS
+        ("detail", pa.string()),  # JSON, as in ITEMS
+    ]
+)
+
+COVERING: Final = ("range_delete", "partition_delete")
+_ITEMS_PER_LOOKUP = 8192
+_BYTES_PER_LOOKUP = 16 << 20
+_DUE_PER_LOOKUP = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPlan:
+    """What a task is told: the schema, between which seconds its clock runs, which version of which shard to read, what events to make."""
+
+    schema: Schema
+    now: int
+    since: int | None
+    shards: dict[tuple[bytes, int], tuple[str, int]]
+    versions: Versions = "each"
+    deletes: Deletes = "rows"
+    engine: Engine = "auto"
+
+
+def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
+    """ITEMS -> FOLDED."""
+
+    def join_batches(batches: Batches) -> Batches:
+        for (table_id, bucket), run in groupby(_stretches(batches), key=lambda stretch: stretch.shard):
+            if bucket is None:
+                yield from chunked((_passed(row) for stretch in run for row in stretch.rows), FOLDED)
+            else:
+                yield from chunked(_ShardJoin(plan, table_id, bucket).run(run), FOLDED)
+
+    return join_batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Items of one shard that came together."""
+
+    shard: tuple[bytes, int | None]
+    rows: list[dict[str, Any]]
+
+
+def _stretches(batches: Batches) -> Iterator[_Stretch]:
+    """The rows of the batches, in stretches worth a look-up each."""
+    pending: list[dict[str, Any]] = []
+    size = 0
+    for batch in batches:
+        pending += batch.to_pylist()
+        size += batch.nbytes
+        if len(pending) >= _ITEMS_PER_LOOKUP or size >= _BYTES_PER_LOOKUP:
+            yield from _by_shard(pending)
+            pending, size = [], 0
+    yield from _by_shard(pending)
+
+
+def _by_shard(rows: list[dict[str, Any]]) -> Iterator[_Stretch]:
+    for shard, run in groupby(rows, key=lambda row: (row["table_id"], row["bucket"])):
+        yield _Stretch(shard, list(run))
+
+
+_NOTHING: Final = dict.fromkeys(FOLDED.names)
+
+
+def _passed(row: dict[str, Any]) -> dict[str, Any]:
+    same = {name: row[name] for name in ("kind", "table", "table_id", "bucket", "copies", "updates", "detail")}
+    return {**_NOTHING, **same, "state": row["item"]}
+
+
+class _ShardJoin:
+    """One shard's part of a batch."""
+
+    def __init__(self, plan: FoldPlan, table_id: bytes, bucket: int) -> None:
+        self.plan = plan
+        self.table: Table = plan.schema.tables[UUID(bytes=table_id)]
+        self.about = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
+        self.order = ClusteringOrder(self.table, plan.schema.types)
+        keys = RowKeys(self.table, plan.schema.types)
+        self.settings = Settings(self.order, keys, plan.now, plan.since, plan.versions, plan.engine)
+        self.shard = Shard(*plan.shards[table_id, bucket])
+        self.state = _State(self.shard, plan)
+        self.counts: Counter[str] = Counter()
+        self.sequence = 0
+
+    def run(self, stretches: Iterable[_Stretch]) -> Iterator[dict[str, Any]]:
+        passed: list[dict[str, Any]] = []
+        given = _Peekable(groupby(self._items(stretches, passed), key=lambda row: row["pk"]))
+        due = _Peekable(groupby(self.state.due(), key=lambda key: record_key(split_record_key(key)[0])))
+        while heads := [ahead.next[0] for ahead in (given, due) if ahead.next is not None]:
+            pk = min(heads)
+            yield from passed
+            passed.clear()
+            yield from self._partition(pk, given.take(pk), due.take(pk))
+            given.go_on(pk)
+            due.go_on(pk)
+        yield from passed
+        yield self._out("account", detail=json.dumps(dict(self.counts)))
+
+    def _items(self, stretches: Iterable[_Stretch], passed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The items, their records looked up; what is none goes to `passed` as it is."""
+        for stretch in stretches:
+            items = [row for row in stretch.rows if row["kind"] == "item"]
+            passed += (_passed(row) for row in stretch.rows if row["kind"] != "item")
+            self.state.look_up(items)
+            self.counts["items"] += len(items)
+            yield from items
+
+    def _partition(self, pk: bytes, items: Iterable[dict[str, Any]], due: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+        key = split_record_key(pk)[0]
+        head = decode_head(self.state.record(pk), self.order)
+        by_row = _Peekable(groupby(items, key=lambda row: row["row"]))
+        of_head = [self._item(row, decode_update(row["item"], self.table)) for row in by_row.take(HEAD)]
+        by_row.go_on(HEAD)
+        groups = ((row, (self._item(each, each["item"]) for each in group)) for row, group in by_row.rest())
+        due_rows = (row for each in due if (row := split_record_key(each)[1]) != HEAD)
+        outputs = fold(self.settings, head, of_head, groups, _Rows(self.state, pk), due_rows)
+        yield from self._told(key, outputs)
+
+    @staticmethod
+    def _item(row: dict[str, Any], part: Any) -> Item:
+        return Item(row["ts"], row["content"], (row["content"], row["parts"]), row["copies"], part)
+
+    # --- out -------------------------------------------------------------------------------------------------------------------------
+
+    def _told(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
+        """Rows of FOLDED. An event is held until it is known whether it is the last of its row."""
+        held: tuple[Event, bool] | None = None
+        for output in outputs:
+            if isinstance(output, Event):
+                follows = held is not None and held[0].key == output.key
+                if held is not None:
+                    yield self._event(key, *held, last=not follows)
+                held = output, not follows
+            else:
+                yield from self._other(key, output)
+        if held is not None:
+            yield self._event(key, *held, last=True)
+
+    def _event(self, key: bytes, event: Event, first: bool, *, last: bool) -> dict[str, Any]:
+        hidden = self.plan.deletes == "one" and first and not event.after.row and event.reason in COVERING
+        columns = {"before": event.before.row, "static_before": event.before.static}
+        columns |= {"after": event.after.row, "static_after": event.after.static}
+        about = {"ts": event.ts_micro, "reason": event.reason, "copies": event.source}
+        return self._out("event", seq=None if hidden else self._next(), last=last, pk=key, **columns, **about)
+
+    def _other(self, key: bytes, output: Output) -> Iterator[dict[str, Any]]:
+        if isinstance(output, Applied):
+            yield from self._applied(*output.update)  # type: ignore[misc]
+        elif isinstance(output, RowRecord):
+            yield self._out("record", key=record_key(key, output.key), state=output.row, expires_at=output.expires_at)
+        elif isinstance(output, HeadRecord):
+            state = encode_head(output.head, self.order, self.plan.schema.types)
+            yield self._out("record", key=record_key(key), state=state, expires_at=output.expires_at)
+        elif isinstance(output, Deleted) and self.plan.deletes == "one":
+            update = PartitionUpdate(self.table.id, key)
+            if output.tombstone is None:
+                reason = "partition_delete"
+            else:
+                reason, update = "range_delete", replace(update, range_tombstones=(output.tombstone,))
+            encoded = encode_update(update, self.table, self.plan.schema.types)
+            about = {"ts": output.ts_micro, "reason": reason, "copies": output.source}
+            yield self._out("deletion", seq=self._next(), last=False, pk=key, before=encoded, **about)
+
+    def _applied(self, content: bytes, parts: int) -> Iterator[dict[str, Any]]:
+        """An update of one item is counted here; of one of several, the driver counts those that are named."""
+        if parts == 1:
+            self.counts["applied"] += 1
+        else:
+            yield self._out("applied", key=content)
+
+    def _next(self) -> int:
+        self.counts["events"] += 1
+        self.sequence += 1
+        return self.sequence - 1
+
+    def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
+        return {**_NOTHING, **self.about, "kind": kind, **columns}
+
+
+class _State:
+    """The shard as the fold asks for it: by key out of what was looked up in advance, by range, and what falls due."""
+
+    def __init__(self, shard: Shard, plan: FoldPlan) -> None:
+        self.shard, self.plan = shard, plan
+        self._of_items: dict[bytes, bytes] = {}
+        self._of_due: dict[bytes, bytes] = {}
+        self._asked: set[bytes] = set()
+
+    def look_up(self, items: list[dict[str, Any]]) -> None:
+        """Get ready the records of these items and of their heads."""
+        keys = dict.fromkeys(key for row in items for key in (row["pk"], row["pk"] + row["row"]))
+        self._of_items = self.shard.get(list(keys))
+        self._asked = set(keys)
+
+    def due(self) -> Iterator[bytes]:
+        """Keys of records that fall due in this batch, ascending; they and their heads are ready when they are given."""
+        keys = iter(self.shard.due(self.plan.now))
+        while chunk := list(islice(keys, _DUE_PER_LOOKUP)):
+            heads = (record_key(split_record_key(key)[0]) for key in chunk)
+            self._of_due = self.shard.get(list(dict.fromkeys((*heads, *chunk))))
+            yield from chunk
+
+    def record(self, key: bytes) -> bytes:
+        for known in (self._of_items, self._of_due):
+            if (state := known.get(key)) is not None:
+                return state
+        return b"" if key in self._asked else self.shard.get([key]).get(key, b"")
+
+
+class _Rows:
+    """The rows of one partition."""
+
+    def __init__(self, state: _State, pk: bytes) -> None:
+        self._state, self._pk = state, pk
+
+    def get(self, key: bytes) -> bytes:
+        return self._state.record(self._pk + key)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, state in self._state.shard.scan(self._pk + start, self._pk + end):
+            yield key[len(self._pk) :], state
+
+
+class _Peekable:
+    """Groups as `itertools.groupby` gives them, of which the next one's key can be looked at; none is skipped before it is read."""
+
+    def __init__(self, groups: Iterable[tuple[bytes, Iterable[Any]]]) -> None:
+        self._groups = iter(groups)
+        self.next = next(self._groups, None)
+
+    def take(self, key: bytes) -> Iterable[Any]:
+        return self.next[1] if self.next is not None and self.next[0] == key else ()
+
+    def go_on(self, key: bytes) -> None:
+        if self.next is not None and self.next[0] == key:
+            self.next = next(self._groups, None)
+
+    def rest(self) -> Iterator[tuple[bytes, Iterable[Any]]]:
+        while self.next is not None:
+            key, group = self.next
+            yield key, group
+            self.go_on(key)
+
+
+def records(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """The state records among FOLDED rows."""
+    return (Record(bytes(row["key"]), bytes(row["state"]), row["expires_at"]) for row in rows)
