@@ -34,7 +34,7 @@ from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.commitlog.vint import read_unsigned
-from writetime.errors import DecodeError, MalformedMutation, ObjectNotFound, SegmentError, UnknownTable, WritetimeError
+from writetime.errors import BatchError, DecodeError, MalformedMutation, ObjectNotFound, SegmentError, UnknownTable, WritetimeError
 from writetime.schema.model import Schema
 from writetime.schema.system import LOCAL, SCHEMA_TABLES
 from writetime.store import Store, open_store
@@ -332,10 +332,24 @@ def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: 
         for places in reader.segments(batches):
             task = _Task(routes, only or {})
             for place in places:
-                task.take(reader.open(place))
+                segment = reader.open(place)
+                if not segment.image and place["segment"] in task.only:
+                    raise _not_read_again(segment, place)
+                task.take(segment)
             yield from task.batches()
 
     return route_batches
+
+
+def _not_read_again(segment: _Segment, place: dict[str, Any]) -> BatchError:
+    """An earlier batch could read it: without its frames a table would lack rows, and nobody would be told."""
+    reason = json.loads(segment.problems[0]["detail"])["message"]
+    return BatchError(
+        f"a table that was truncated needs it again: {reason}",
+        operation="read a segment again",
+        obj=place["object"],
+        hint="Put it back, or give workers what they need to read it, then run the batch again.",
+    )
 
 
 class _Task:

@@ -98,7 +98,7 @@ class Ring:
 
 def _outcome(segment: SegmentInput, bad: str) -> SegmentOutcome:
     problem = Problem(kind="corrupt_frame", position=1, size=1, message="CRC")
-    return SegmentOutcome(object=segment.object, problems=[problem] if segment.object == bad else [])
+    return SegmentOutcome(object=segment.object, frames=3, problems=[problem] if segment.object == bad else [])
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from writetime.batch.documents import SegmentInput
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.vint import write_unsigned
+from writetime.errors import BatchError
 from writetime.model import Mutation, PartitionUpdate
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
@@ -324,6 +325,15 @@ def test_of_a_segment_that_is_read_again_only_what_is_asked_for_comes(tmp_path: 
 def test_past_the_last_position_there_is_nothing(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path, segments_of(BODIES))
     assert bucket.routed(bucket.routes(SCHEMA, captured=[ORDERS.id]), only={0: (frozenset([ORDERS.id]), 1 << 40)}) == []
+
+
+def test_what_cannot_be_read_again_is_no_empty_segment(tmp_path: Path) -> None:
+    """No survey tells of it: it was surveyed by an earlier batch."""
+    bucket = Bucket(tmp_path, segments_of(BODIES))
+    open_store(bucket.url).delete(bucket.places[0][1])
+    routes = bucket.routes(SCHEMA, captured=[ORDERS.id])
+    with pytest.raises(BatchError, match=r"a table that was truncated needs it again: .*no such object"):
+        bucket.routed(routes, only={0: (frozenset([ORDERS.id]), 1)})
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ class _Past:
         for name in self._base.held if self._base else ():
             info = self._store.head(name)
             entry = LedgerEntry.read(self._store, names.SegmentRef.from_object(name).ledger)
-            if info is not None and entry is not None:
+            if info is not None and entry is not None and entry.frames:
                 yield SegmentInput.from_object(info).model_copy(update={"sealed_at": entry.sealed_at})
 
     def _folded(self, since: int) -> Iterator[SegmentInput]:
