@@ -1,0 +1,193 @@
+"""The maintenance job: drop from the state what may be forgotten. `spark-submit maintain.py --config FILE --batch N`
+
+Strategy: a batch of its own kind, numbered and sealed like any, so that versions of shards stay pinned and nobody else writes meanwhile. It
+takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
+through as streams, one task a shard; only records that change are written. The seal's `horizon` says how far it went.
+
+Exit code: 0 sealed (or was already), 1 not. An unsealed batch of this kind is finished by the ingest job too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+import structlog
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import spark_session
+from spark_jobs.shards import Record, Shard, Written, upsert
+from writetime import names
+from writetime.batch.documents import Manifest, Sealed, ShardVersions
+from writetime.batch.local import read_local
+from writetime.batch.plan import read_manifest, read_schema, read_sealed
+from writetime.config import PipelineConfig, load
+from writetime.cql.ordered import HEAD, split_record_key
+from writetime.errors import BatchError, PreconditionFailed, WritetimeError
+from writetime.join import flat
+from writetime.join.head import decode_head, encode_head
+from writetime.join.order import ClusteringOrder
+from writetime.join.purge import RowPurger, purge_before, purge_head
+from writetime.join.stream import Head
+from writetime.schema.model import Schema, Table
+from writetime.store import Store, open_store
+
+log = structlog.get_logger()
+
+PAST_ALL_KEYS: Final = b"\xff"
+"""Record keys begin with the length of the partition key, at most 65535, in four bytes."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run one planned batch of maintenance to its seal.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    parser.add_argument("--batch", required=True, type=int, help="number of the batch, as planned")
+    options = parser.parse_args(arguments)
+    try:
+        sealed = run(load(options.config), options.batch)
+    except WritetimeError as error:
+        log.error("batch failed", batch=options.batch, **error.as_dict())
+        print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"batch {sealed.number} ({sealed.kind}) sealed: purged up to {sealed.horizon}")  # noqa: T201
+    return 0
+
+
+def run(config: PipelineConfig, number: int) -> Sealed:
+    """Run the batch, or give the outcome of one that is already sealed."""
+    store = open_store(config.bucket)
+    done = read_sealed(store, config.cluster.name, number)
+    if done is not None:
+        return done
+    manifest = read_manifest(store, config.cluster.name, number)
+    base = read_sealed(store, config.cluster.name, manifest.base) if manifest.base else None
+    if manifest.kind != "maintain" or base is None:
+        raise BatchError(f"it is a batch of the kind {manifest.kind}", operation="maintain the state", obj=str(number))
+    spark = spark_session(config, f"writetime maintain {config.pipeline} batch {number}")
+    try:
+        return maintain(config, store, spark, manifest, base)
+    finally:
+        spark.stop()
+
+
+class Task(NamedTuple):
+    """One shard to go through: what died before the second `before` goes."""
+
+    table_id: UUID
+    bucket: int
+    uri: str
+    version: int
+    lease: str
+    before: int
+
+
+def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed) -> Sealed:
+    """Purge every shard and seal."""
+    cluster, number = manifest.cluster, manifest.number
+    schema = read_schema(store, cluster, base.number).schema()
+    tasks = list(tasks_of(config, manifest, base, schema))
+    bucket_url, now = config.bucket, manifest.now
+
+    def purge(task: Task) -> tuple[Task, Written | None]:
+        return task, purge_shard(open_store(bucket_url), task, schema, number, now)
+
+    written = dict(spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(purge).collect())
+    log.info("state purged", batch=number, shards=len(tasks), changed=sum(each is not None for each in written.values()))
+    state = {table_id: _versions(UUID(table_id), versions, written) for table_id, versions in base.state.items()}
+    _carry_over(store, cluster, base.number, number)
+    sealed = base.model_copy(
+        update={
+            "number": number,
+            "kind": manifest.kind,
+            "sealed_at": datetime.now(UTC),
+            "segments": [],
+            "accounting": [],
+            "state": state,
+            "snapshots_refused": {},
+            "horizon": max((task.before for task in tasks), default=base.horizon or 0),
+            "events": 0,
+        }
+    )
+    return _seal(store, sealed, names.batch_object(cluster, number, "sealed"))
+
+
+def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema) -> Iterator[Task]:
+    """The shards that exist, each with how far it is purged; a table whose schema is lost stays as it is."""
+    for name, versions in sorted(base.state.items()):
+        table_id = UUID(name)
+        table = schema.tables.get(table_id)
+        for bucket, version in enumerate(versions.buckets if table is not None else ()):
+            if table is not None and version:
+                place = manifest.cluster, name, versions.generation, bucket
+                uri = f"{(config.state or config.bucket).rstrip('/')}/{names.state_shard(*place)}"
+                yield Task(table_id, bucket, uri, version, names.state_lease(*place), purge_before(manifest.now, table.gc_grace_seconds))
+
+
+def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) -> Written | None:
+    """Purge one shard; None if there was nothing to purge."""
+    found = purged(Shard(task.uri, task.version), schema.tables[task.table_id], schema, task.before, now)
+    first = next(found, None)
+    return None if first is None else upsert(task.uri, task.version, batch, chain([first], found), store, task.lease)
+
+
+class Scanned(Protocol):
+    """A shard, as far as it is needed here."""
+
+    def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]: ...
+
+
+def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) -> Iterator[Record]:
+    """The records that change when all goes that died before the second `before`; `now` is the second up to which expiries are told."""
+    order = ClusteringOrder(table, schema.types)
+    partition: bytes | None = None
+    rows = RowPurger(None, order, before)
+    for key, state in shard.scan(b"", PAST_ALL_KEYS):
+        pk, row = split_record_key(key)
+        if row == HEAD:
+            head = decode_head(state, order)
+            partition, rows = pk, RowPurger(head.update, order, before)
+            update = None if head.update is None else purge_head(head.update, before)
+            static = None if update is None else update.static_row
+            left = encode_head(Head(update, head.shown), order, schema.types)
+            ends = None if static is None else flat.next_expiry(flat.encode(static), now)
+        else:
+            if pk != partition:
+                partition, rows = pk, RowPurger(None, order, before)
+            kept = rows.purge(flat.decode(state))
+            left = b"" if kept is None else flat.encode(kept)
+            ends = flat.next_expiry(left, now) if left else None
+        if left != state:
+            yield Record(key, left, ends)
+
+
+def _versions(table_id: UUID, known: ShardVersions, written: dict[Task, Written | None]) -> ShardVersions:
+    buckets = list(known.buckets)
+    expires = list(known.expires) or [None] * len(buckets)
+    for task, done in written.items():
+        if task.table_id == table_id and done is not None:
+            buckets[task.bucket], expires[task.bucket] = done.version, done.earliest_expiry
+    return known.model_copy(update={"buckets": buckets, "expires": expires})
+
+
+def _carry_over(store: Store, cluster: str, base: int, number: int) -> None:
+    """What was learnt up to the base is what is known after this batch."""
+    store.put(names.batch_object(cluster, number, "schema"), store.read(names.batch_object(cluster, base, "schema")))
+    local = read_local(store, cluster, base).model_copy(update={"opened": [], "rereads": [], "not_understood": []})
+    store.put(names.batch_object(cluster, number, "local"), local.to_bytes())
+
+
+def _seal(store: Store, sealed: Sealed, name: str) -> Sealed:
+    try:
+        store.put(name, sealed.to_bytes(), if_generation=0)
+    except PreconditionFailed:
+        return Sealed.model_validate_json(store.read(name))
+    return sealed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Maintenance of a shard, without Spark: what is purged of records as they are stored, and what stays to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.maintain import Task, purge_shard, purged
+from spark_jobs.shards import Record, Shard, upsert
+from tests.join.join_oracle import KEY, NOW, WITH_STATICS, i32, update, updates
+from writetime.cql.ordered import RowKeys, record_key
+from writetime.join import flat
+from writetime.join.head import decode_head, encode_head
+from writetime.join.order import ClusteringOrder
+from writetime.join.partition import PartitionState, SourcedUpdate, fold
+from writetime.join.stream import Head
+from writetime.join.view import VisibleRow, visible_rows
+from writetime.model import Cell, DeletionTime, Liveness, PartitionUpdate, Row
+from writetime.schema.model import Schema
+from writetime.store import open_store
+
+SCHEMA = Schema(tables={WITH_STATICS.id: WITH_STATICS})
+ORDER = ClusteringOrder(WITH_STATICS, {})
+KEYS = RowKeys(WITH_STATICS, {})
+
+
+@dataclass
+class Held:
+    """A shard in memory."""
+
+    records: dict[bytes, bytes]
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from ((key, self.records[key]) for key in sorted(self.records) if start <= key < end)
+
+
+def records_of(found: Sequence[PartitionUpdate], key: bytes = KEY) -> dict[bytes, bytes]:
+    state = fold(PartitionState(), [SourcedUpdate(each) for each in found], order=ORDER, now=NOW).state
+    rows = {record_key(key, KEYS.key(clustering)): flat.encode(row) for clustering, row in state.rows.items()}
+    head = {record_key(key): encode_head(Head(state.head, 7), ORDER, {})} if state.head else {}
+    return head | rows
+
+
+def shown(records: dict[bytes, bytes], key: bytes, now: int) -> list[VisibleRow]:
+    head = decode_head(records.get(record_key(key), b""), ORDER).update
+    rows = [flat.decode(state) for name, state in sorted(records.items()) if name.startswith(record_key(key)) and name != record_key(key)]
+    return visible_rows(head.static_row if head else None, rows, now=now)
+
+
+def apply(records: dict[bytes, bytes], changed: Iterator[Record]) -> dict[bytes, bytes]:
+    after = records | {record.key: record.state for record in changed}
+    return {key: state for key, state in after.items() if state}
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(updates, max_size=3), min_size=1, max_size=3), st.integers(100, 103))
+def test_nothing_shows_differently_and_a_second_time_changes_nothing(partitions: list[list[PartitionUpdate]], before: int) -> None:
+    keys = [i32(number) for number in range(len(partitions))]
+    records: dict[bytes, bytes] = {}
+    for key, found in zip(keys, partitions, strict=True):
+        records |= records_of(found, key)
+    after = apply(records, purged(Held(records), WITH_STATICS, SCHEMA, before, before))
+    for key in keys:
+        assert shown(after, key, before) == shown(records, key, before)
+    assert list(purged(Held(after), WITH_STATICS, SCHEMA, before, before)) == []
+    assert list(purged(Held(records), WITH_STATICS, SCHEMA, 0, before)) == []
+
+
+def test_what_a_head_deletes_is_of_its_own_partition_only() -> None:
+    """The partition after one with a head has none."""
+    row = Row((i32(1), i32(1)), Liveness(5), cells=(Cell("a", 5, i32(9)),))
+    first, second = i32(1), i32(2)
+    records = records_of([update(deletion=DeletionTime(9, 50))], first) | records_of([update(rows=(row,))], second)
+    assert [record.key for record in purged(Held(records), WITH_STATICS, SCHEMA, 100, 100)] == [record_key(first)]
+
+
+def test_a_shard_is_written_once_and_only_if_anything_changes(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "bucket"))
+    live = Row((i32(1), i32(1)), Liveness(5), cells=(Cell("a", 5, i32(9)), Cell("b", 5, b"x", None, 50, 500)))
+    dead = Row((i32(1), i32(2)), deletion=DeletionTime(9, 50))
+    records = records_of([update(rows=(live, dead))])
+    uri = str(tmp_path / "shard")
+    version = upsert(uri, 0, 1, [Record(key, state, None) for key, state in sorted(records.items())], store, "lease.json").version
+
+    def task(before: int) -> Task:
+        return Task(UUID(int=1), 0, uri, version, "lease.json", before)
+
+    assert purge_shard(store, task(50), SCHEMA, 2, 100) is None
+    written = purge_shard(store, task(51), SCHEMA, 2, 100)
+    assert written is not None
+    assert written == purge_shard(store, task(51), SCHEMA, 2, 100), "a rerun writes nothing twice"
+    left = dict(Shard(uri, written.version).scan(b"", b"\xff"))
+    assert left == {record_key(KEY, KEYS.key((i32(1), i32(1)))): flat.encode(live)}
+    assert dict(Shard(uri, version).scan(b"", b"\xff")) == records, "the pinned version is what it was"
