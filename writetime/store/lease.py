@@ -7,7 +7,8 @@ in that same step: they are there if and only if the holder still was one.
     {"owner": "<who holds it>" | null, "until": <UTC, seconds>, "notes": {…}}
 
 A lease runs out `seconds` after its last renewal, which a thread does meanwhile. Clocks of two machines may differ by `SKEW`; if they
-differ by more, two may believe to hold one lease, and still only one can finish. This module knows nothing of what is written under a lease.
+differ by more, two may believe to hold one lease, and still only one can finish. This module knows nothing of what is written under a
+lease.
 """
 
 from __future__ import annotations
