@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 
 from spark_jobs import telling
-from spark_jobs.rows import RowShape
+from spark_jobs.rows import RowShape, why_not
 from spark_jobs.scan import Batches, chunked
 from writetime.commitlog.mutation import decode_update
 from writetime.join import flat
 from writetime.join.event import TableView
 from writetime.join.partition import RowChange
 from writetime.join.view import VisibleRow
-from writetime.schema.model import Schema
+from writetime.schema.model import Schema, Table
 
 TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("last", pa.bool_()), ("payload", pa.binary())])
 """`ordinal` is null for what the stream does not tell, and only current rows need to know."""
@@ -30,13 +30,15 @@ TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
-    """What typing is told. `files` and `hosts` go by index of the segment among those that the batch reads; `expected` by table id."""
+    """What typing is told. `files` and `hosts` go by index of the segment among those that the batch reads; `expected` by table id;
+    `before`, too: as the batch before knew them, tables of which columns have been dropped since."""
 
     schema: Schema
     now: int
     files: list[str]
     hosts: list[str]
     expected: dict[bytes, int]
+    before: dict[bytes, Table] = field(default_factory=dict)
 
 
 def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
@@ -66,6 +68,8 @@ class TypedEvents:
         self.table = plan.schema.tables[table_id]
         self.view = TableView(self.table, plan.schema.types)
         self.shape = RowShape.of(self.table, plan.schema)
+        fuller = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
+        self.altered = TableView(fuller, plan.schema.types), RowShape.of(fuller, plan.schema)
 
     def event(self, row: dict[str, Any]) -> dict[str, Any]:
         """The event of a FOLDED row as a dictionary."""
@@ -75,8 +79,10 @@ class TypedEvents:
         before, after = _visible(row["before"], row["static_before"]), _visible(row["after"], row["static_after"])
         shown = before or after
         assert shown is not None
-        event = self.view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
-        values = {part: self.shape.values(event[part]) for part in ("key", "before", "after")}
+        # What a dropped column held is told once more: it is what changes.
+        view, shape = self.altered if row["reason"] == "alter" else (self.view, self.shape)
+        event = view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
+        values = {part: shape.values(event[part]) for part in ("key", "before", "after")}
         return {**event, **values, "now": self.plan.now, **self._source(row["copies"])}
 
     def _deletion(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +100,16 @@ class TypedEvents:
             "file": self.plan.files[first["segment"]] if first else None,
             "pos": first["position"] if first else None,
         }
+
+
+def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:
+    """The table with the columns that it has lost, but without those that came back with another type: they can only be shown as they are."""
+    columns = {name: column for name, column in table.columns.items() if before.columns.get(name, column).type == column.type}
+    for name, column in before.columns.items():
+        if name not in table.columns and column.kind in ("static", "regular"):
+            alone = replace(table, columns={name: column})
+            columns |= {} if why_not(alone, schema) else {name: column}
+    return replace(table, columns=columns)
 
 
 def _visible(row: bytes, static: bytes) -> VisibleRow | None:

@@ -53,7 +53,7 @@ class ClusteringOrder:
         self.table = table
         self.counter = table.is_counter
         self.has_statics = any(column.kind == "static" for column in table.columns.values())
-        self.dropped = {name: gone.dropped_at if name in table.columns else ALWAYS for name, gone in table.dropped_columns.items()}
+        self.dropped = dropped_columns(table)
         self.exact = all(column.type in _EQUAL_ONLY_TO_ITSELF for column in table.clustering)
         self._sort_keys = tuple(_sort_key(column, table.keyspace, types) for column in table.clustering)
 
@@ -83,3 +83,8 @@ class ClusteringOrder:
 def _sort_key(column: Column, keyspace: str, types: Mapping[tuple[str, str], UserType]) -> Callable[[bytes], Any]:
     ascending = parse_type(column.type, keyspace, types).sort_key
     return (lambda value: Descending(ascending(value))) if column.descending else ascending
+
+
+def dropped_columns(table: Table) -> dict[str, int]:
+    """By name, up to which timestamp (µs) cells of dropped columns are gone: up to the drop if the column is back, else all."""
+    return {name: gone.dropped_at if name in table.columns else ALWAYS for name, gone in table.dropped_columns.items()}
