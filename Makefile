@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java ring bench-decode bench-batch record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java ring orders bench-decode bench-batch record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's o
 
 ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+
+orders: setup ## the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
+	@$(PYTHON) -m tests.spark_jobs.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
 
 bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
 	@$(PYTHON) -m benchmarks.decode $(ARGS)
