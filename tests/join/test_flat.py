@@ -16,7 +16,7 @@ from writetime.join import flat, kernel
 from writetime.join.counters import Shard, ShardKind, encode_context
 from writetime.join.flat import Engine
 from writetime.join.partition import max_timestamp
-from writetime.join.reconcile import merge_rows, settle_row
+from writetime.join.reconcile import Policy, merge_rows, settle_row
 from writetime.join.view import visible
 from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, Cell, DeletionTime, Liveness, PartitionUpdate, Row
 
@@ -111,6 +111,23 @@ def test_merging_by_the_rules_of_3_11(engine: Engine, pair: tuple[Row, Row], now
     a, b = pair
     expected = as_flat(merge_rows(a, b, policy="3.11", now=now))
     assert flat.merge(flat.encode(a), flat.encode(b), policy="3.11", now=now, engine=engine) == expected
+
+
+ENDS = (0, 100, 101, NO_DELETION_TIME)
+TIES = [
+    *(Row((b"k",), cells=(Cell("a", 0, value, None, ttl, end),)) for value in (b"", b"\1", b"\xff") for ttl in (0, 1, 2) for end in ENDS),
+    *(Row((b"k",), Liveness(0, ttl, end)) for ttl in (0, 1, 2, 0x7FFFFFFF) for end in ENDS),
+    *(Row((b"k",), None, DeletionTime(0, end), shadowable) for end in ENDS for shadowable in (False, True)),
+    *(Row((b"k",), complex_deletions={"m": DeletionTime(0, end)}) for end in ENDS),
+]
+
+
+@pytest.mark.parametrize("policy", ["4.0", "3.11"])
+def test_every_tie(policy: Policy) -> None:
+    for a in TIES:
+        for b in TIES:
+            expected = as_flat(merge_rows(a, b, policy=policy, now=100))
+            assert flat.merge(flat.encode(a), flat.encode(b), policy=policy, now=100, engine="numba") == expected
 
 
 @pytest.mark.parametrize("engine", ENGINES)
