@@ -66,10 +66,10 @@ class TypedEvents:
     def __init__(self, plan: EventPlan, table_id: UUID) -> None:
         self.plan = plan
         self.table = plan.schema.tables[table_id]
-        self.view = TableView(self.table, plan.schema.types)
-        self.shape = RowShape.of(self.table, plan.schema)
-        fuller = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
-        self.altered = TableView(fuller, plan.schema.types), RowShape.of(fuller, plan.schema)
+        # What a dropped column held is told once more: it is what changes.
+        shown = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
+        self.view = TableView(shown, plan.schema.types)
+        self.shape = RowShape.of(shown, plan.schema)
 
     def event(self, row: dict[str, Any]) -> dict[str, Any]:
         """The event of a FOLDED row as a dictionary."""
@@ -79,10 +79,8 @@ class TypedEvents:
         before, after = _visible(row["before"], row["static_before"]), _visible(row["after"], row["static_after"])
         shown = before or after
         assert shown is not None
-        # What a dropped column held is told once more: it is what changes.
-        view, shape = self.altered if row["reason"] == "alter" else (self.view, self.shape)
-        event = view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
-        values = {part: shape.values(event[part]) for part in ("key", "before", "after")}
+        event = self.view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
+        values = {part: self.shape.values(event[part]) for part in ("key", "before", "after")}
         return {**event, **values, "now": self.plan.now, **self._source(row["copies"])}
 
     def _deletion(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -103,13 +101,10 @@ class TypedEvents:
 
 
 def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:
-    """The table with the columns that it has lost, but without those that came back with another type: they can only be shown as they are."""
-    columns = {name: column for name, column in table.columns.items() if before.columns.get(name, column).type == column.type}
-    for name, column in before.columns.items():
-        if name not in table.columns and column.kind in ("static", "regular"):
-            alone = replace(table, columns={name: column})
-            columns |= {} if why_not(alone, schema) else {name: column}
-    return replace(table, columns=columns)
+    """The table with the columns that it has lost, as far as their types are known."""
+    lost = {n: c for n, c in before.columns.items() if n not in table.columns and c.kind in ("static", "regular")}
+    known = {name: column for name, column in lost.items() if not why_not(replace(table, columns={name: column}), schema)}
+    return replace(table, columns={**table.columns, **known})
 
 
 def _visible(row: bytes, static: bytes) -> VisibleRow | None:
