@@ -1,0 +1,175 @@
+"""Rows that nothing but their own items touches, joined all at once: most rows of most batches.
+
+Strategy: where the state holds no head of a partition and a batch brings none, rows depend on nothing else; those in which nothing expires
+meanwhile are merged by one call of the compiled join (`writetime.join.bulk.join`), their events and records put together as arrays. All
+others are given back and go the way of `stream`, which says what has to come out. A row goes one way with all its items: the last row of a
+stretch waits for the next one, and a row that would wait too long is given back for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.runs import joined, lengths, starts, whole
+from spark_jobs.shards import Shard
+from writetime.commitlog.cells import chunks
+from writetime.cql.ordered import split_record_key
+from writetime.join import bulk, flat
+from writetime.join.stream import Settings
+
+Ints = npt.NDArray[np.int64]
+
+_WAITING: Final = 4096
+"""Items of one row that wait for more of them."""
+_BYTES_PER_BATCH: Final = 4 << 20
+
+
+class PlainRows:
+    """One shard's plain rows. `counts` are those of the whole shard's join: events are numbered by them."""
+
+    def __init__(self, settings: Settings, shard: Shard, about: dict[str, Any], schema: pa.Schema, counts: Counter[str]) -> None:
+        self.settings, self.shard, self.about, self.schema, self.counts = settings, shard, about, schema, counts
+        self._waiting: pa.RecordBatch | None = None
+        self._given_back: tuple[bytes, bytes] | None = None
+        self._last: tuple[bytes, bool] = (b"", False)
+
+    def take(self, items: pa.RecordBatch | None) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
+        """The next items of the shard, or None after the last: rows of FOLDED for the plain ones, and the items of all others."""
+        parts = [part for part in (self._waiting, items) if part is not None and part.num_rows]
+        self._waiting = None
+        if not parts:
+            return [], None
+        rows = whole(parts)
+        begins = starts(rows, ["pk", "row"])
+        if items is not None:
+            last = int(begins[-1])
+            if rows.num_rows - last > _WAITING:
+                self._given_back = rows["pk"][last].as_py(), rows["row"][last].as_py()
+            else:
+                self._waiting = rows.slice(last)
+                rows, begins = rows.slice(0, last), begins[:-1]
+        return self._joined(_Rows(rows, begins)) if len(begins) else ([], None)
+
+    @property
+    def waits_for(self) -> bytes | None:
+        """The partition of the row that waits for more items."""
+        return None if self._waiting is None else self._waiting["pk"][0].as_py()
+
+    def _joined(self, rows: _Rows) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
+        known = self.shard.get([*dict.fromkeys(rows.pks), *(key for key, name in zip(rows.keys, rows.names, strict=True) if name)])
+        fast = self._plain(rows, known) & ~rows.twice
+        at = np.flatnonzero(fast)
+        items = np.flatnonzero(fast[rows.of])
+        group = (np.cumsum(fast) - 1)[rows.of[items]]
+        order = self.settings.order
+        found = bulk.join(
+            pa.array(group, pa.int32()),
+            rows.items["item"].take(pa.array(items)),
+            pa.array([known.get(rows.keys[row], b"") for row in at.tolist()], pa.binary()),
+            now=self.settings.now,
+            since=self.settings.since,
+            counter=order.counter,
+            dropped=order.dropped,
+            engine=self.settings.engine,
+        )
+        left = found.left.to_numpy(zero_copy_only=False)
+        fast[at[left]] = False
+        out = [*self._applied(rows, items, ~left[group], found), *self._events(rows, items, group, left, found)]
+        out += self._records([rows.keys[row] for row in at.tolist()], left, found)
+        rest = np.flatnonzero(~fast[rows.of])
+        return out, rows.items.take(pa.array(rest)) if len(rest) else None
+
+    def _plain(self, rows: _Rows, known: dict[bytes, bytes]) -> npt.NDArray[np.bool_]:
+        """Rows of partitions without a head, but for the one that has been given back."""
+        headed = {pk for pk, name in zip(rows.pks, rows.names, strict=True) if not name}
+        if self._last[1]:
+            headed.add(self._last[0])
+        plain = [pk not in headed and pk not in known for pk in rows.pks]
+        self._last = rows.pks[-1], rows.pks[-1] in headed
+        for end in (0, -1):
+            plain[end] &= (rows.pks[end], rows.names[end]) != self._given_back
+        return np.array(plain, bool)
+
+    # --- out -------------------------------------------------------------------------------------------------------------------------
+
+    def _applied(self, rows: _Rows, items: Ints, done: Any, found: bulk.Joined) -> list[pa.RecordBatch]:
+        """As `join` counts updates: those of one item here, of the others each item is named."""
+        applied = items[found.applied.to_numpy(zero_copy_only=False) & done]
+        parts = rows.items["parts"].to_numpy()[applied]
+        self.counts["applied"] += int((parts == 1).sum())
+        several = pa.array(applied[parts > 1])
+        return self._batches("applied", key=rows.items["content"].take(several)) if len(several) else []
+
+    def _events(self, rows: _Rows, items: Ints, group: Ints, left: Any, found: bulk.Joined) -> list[pa.RecordBatch]:
+        number = found.event_item.to_numpy()
+        kept = np.flatnonzero(~left[group[number]])
+        number = number[kept]
+        of, size = group[number], len(kept)
+        if size == 0:
+            return []
+        last = np.append(of[1:] != of[:-1], True)
+        first = self.counts["events"]
+        self.counts["events"] += size
+        deleted = found.event_deleted.take(pa.array(kept))
+        source = rows.items.select(["pk", "ts", "copies"]).take(pa.array(items[number]))
+        nothing = pa.repeat(pa.scalar(b"", pa.binary()), size)
+        return self._batches(
+            "event",
+            seq=pa.array(np.arange(first, first + size)),
+            last=pa.array(last),
+            # Not by binary_slice, whose buffers become too small for bytes.
+            pk=pa.array([split_record_key(pk)[0] for pk in source["pk"].to_pylist()], pa.binary()),
+            before=found.versions.take(found.event_before.take(pa.array(kept))),
+            static_before=nothing,
+            after=found.versions.take(found.event_after.take(pa.array(kept))),
+            static_after=nothing,
+            ts=source["ts"],
+            reason=pc.if_else(deleted, pa.scalar("row_delete"), pa.scalar(None, pa.string())),
+            copies=source["copies"],
+        )
+
+    def _records(self, keys: list[bytes], left: Any, found: bulk.Joined) -> list[pa.RecordBatch]:
+        changed = np.flatnonzero(found.changed.to_numpy(zero_copy_only=False) & ~left)
+        if len(changed) == 0:
+            return []
+        states = found.states.take(pa.array(changed))
+        now, engine = self.settings.now, self.settings.engine
+        expiries = [flat.next_expiry(state, now, engine=engine) for state in states.to_pylist()]
+        key = pa.array([keys[row] for row in changed.tolist()], pa.binary())
+        return self._batches("record", key=key, state=states, expires_at=pa.array(expiries, pa.int64()))
+
+    def _batches(self, kind: str, **columns: Any) -> list[pa.RecordBatch]:
+        """Rows of that kind, in messages of bounded size."""
+        size = len(next(iter(columns.values())))
+        same = {"kind": kind, **self.about}
+        arrays = [
+            columns[field.name]
+            if field.name in columns
+            else pa.repeat(pa.scalar(same[field.name], field.type), size)
+            if field.name in same
+            else pa.nulls(size, field.type)
+            for field in self.schema
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        bytes_ = sum(lengths(column) for column in columns.values() if pa.types.is_binary(column.type))
+        return [batch.slice(start, end - start) for start, end in chunks(bytes_, _BYTES_PER_BATCH)]
+
+
+class _Rows:
+    """Items by the row that they are of: for each row its partition, its name in it, its key, and whether two items of it are of one
+    moment, which makes one event; for each item the number of its row."""
+
+    def __init__(self, items: pa.RecordBatch, begins: Ints) -> None:
+        self.items = items
+        self.of: Ints = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, items.num_rows)))
+        pks, names = (items[name].take(pa.array(begins)) for name in ("pk", "row"))
+        self.pks, self.names, self.keys = pks.to_pylist(), names.to_pylist(), joined(pks, names).to_pylist()
+        self.twice = np.ones(len(begins), bool)
+        moments = starts(items, ["pk", "row", "ts", "content"])
+        self.twice[:] = np.bincount(self.of[moments], minlength=len(begins)) < np.bincount(self.of, minlength=len(begins))
