@@ -3,22 +3,26 @@
 Strategy: a function for `mapInArrow` over ITEMS in the order of `explode.ORDER`, one shard's items in one run. Partitions are folded one
 after the other as streams (`writetime.join.stream`), so that neither a partition nor a row has to fit in memory. The records that a
 stretch of items needs are asked of the shard all at once; ranges are read as they are folded. What expires in a partition without items is
-found by the shard. Nothing is written here, and what comes out depends only on the items and the pinned state, so a task may be run any
-number of times. Events go out raw (`events` gives them types), those of a row one after the other.
+found by the shard. Rows that nothing but their own items touches, which are most, are joined all at once (`plain`), with equal results
+(`engine="python"`: none are). Nothing is written here, and what comes out depends only on the items and the pinned state, so a task may be
+run any number of times. Events go out raw (`events` gives them types), those of a row one after the other.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Any, Final, Literal
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_jobs.plain import PlainRows
+from spark_jobs.runs import by_shard, whole
 from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.shards import Record, Shard
 from writetime.commitlog.encode import encode_update
@@ -57,15 +61,24 @@ FOLDED: Final = pa.schema(
     ]
 )
 
-COVERING: Final = ("range_delete", "partition_delete")
+_COVERING: Final = ("range_delete", "partition_delete")
+_NO_PARTITION: Final = b""
+_PAST_ALL: Final = b"\xff" * 5
+"""Past all record keys: these begin with a length of 31 bits."""
 _ITEMS_PER_LOOKUP = 8192
 _BYTES_PER_LOOKUP = 16 << 20
 _DUE_PER_LOOKUP = 4096
+_ROWS_AT_HAND = 8192
+_PAST = b"\xff" * 5
+"""After all record keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """What a task is told: the schema, between which seconds its clock runs, which version of which shard to read, what events to make."""
+    """What a task is told: the schema, between which seconds its clock runs, which version of which shard to read, what events to make.
+
+    `dropped_before`: by id, of tables of which other columns count as dropped than for the batch before, what did. Of these all that is in
+    the shard is looked at."""
 
     schema: Schema
     now: int
@@ -74,45 +87,44 @@ class FoldPlan:
     versions: Versions = "each"
     deletes: Deletes = "rows"
     engine: Engine = "auto"
+    dropped_before: Mapping[bytes, Mapping[str, int]] = field(default_factory=dict)
 
 
 def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
     """ITEMS -> FOLDED."""
 
     def join_batches(batches: Batches) -> Batches:
-        for (table_id, bucket), run in groupby(_stretches(batches), key=lambda stretch: stretch.shard):
-            if bucket is None:
-                yield from chunked((_passed(row) for stretch in run for row in stretch.rows), FOLDED)
+        for (table_id, bucket), run in by_shard(batches):
+            if table_id is None or bucket is None:
+                yield from chunked((_passed(row) for batch in run for row in batch.to_pylist()), FOLDED)
             else:
-                yield from chunked(_ShardJoin(plan, table_id, bucket).run(run), FOLDED)
+                yield from _messages(_ShardJoin(plan, table_id, bucket).run(run))
 
     return join_batches
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Items of one shard that came together."""
+def _messages(outputs: Iterable[dict[str, Any] | pa.RecordBatch]) -> Batches:
+    """Rows, some of which are batches already, as batches."""
+    for are_batches, run in groupby(outputs, key=lambda output: isinstance(output, pa.RecordBatch)):
+        if are_batches:
+            yield from run
+        else:
+            yield from chunked(run, FOLDED)
 
-    shard: tuple[bytes, int | None]
-    rows: list[dict[str, Any]]
 
-
-def _stretches(batches: Batches) -> Iterator[_Stretch]:
-    """The rows of the batches, in stretches worth a look-up each."""
-    pending: list[dict[str, Any]] = []
-    size = 0
+def _stretches(batches: Batches) -> Iterator[pa.RecordBatch | None]:
+    """The same rows in stretches worth a look-up each; None when there are no more."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
-        pending += batch.to_pylist()
-        size += batch.nbytes
-        if len(pending) >= _ITEMS_PER_LOOKUP or size >= _BYTES_PER_LOOKUP:
-            yield from _by_shard(pending)
-            pending, size = [], 0
-    yield from _by_shard(pending)
-
-
-def _by_shard(rows: list[dict[str, Any]]) -> Iterator[_Stretch]:
-    for shard, run in groupby(rows, key=lambda row: (row["table_id"], row["bucket"])):
-        yield _Stretch(shard, list(run))
+        pending.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _ITEMS_PER_LOOKUP or size >= _BYTES_PER_LOOKUP:
+            yield whole(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield whole(pending)
+    yield None
 
 
 _NOTHING: Final = dict.fromkeys(FOLDED.names)
@@ -132,34 +144,47 @@ class _ShardJoin:
         self.about = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
         self.order = ClusteringOrder(self.table, plan.schema.types)
         keys = RowKeys(self.table, plan.schema.types)
-        self.settings = Settings(self.order, keys, plan.now, plan.since, plan.versions, plan.engine)
+        before = plan.dropped_before.get(table_id)
+        self.settings = Settings(self.order, keys, plan.now, plan.since, plan.versions, plan.engine, before)
         self.shard = Shard(*plan.shards[table_id, bucket])
-        self.state = _State(self.shard, plan)
+        self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
-        self.sequence = 0
+        bulk = plan.engine != "python" and plan.versions == "each" and self.settings.dropped_before is None
+        self.plain = PlainRows(self.settings, self.shard, self.about, FOLDED, self.counts) if bulk else None
 
-    def run(self, stretches: Iterable[_Stretch]) -> Iterator[dict[str, Any]]:
-        passed: list[dict[str, Any]] = []
-        given = _Peekable(groupby(self._items(stretches, passed), key=lambda row: row["pk"]))
+    def run(self, batches: Batches) -> Iterator[dict[str, Any] | pa.RecordBatch]:
+        passed: list[dict[str, Any] | pa.RecordBatch] = []
+        given = _Peekable(groupby(self._items(batches, passed), key=lambda row: row["pk"]))
         due = _Peekable(groupby(self.state.due(), key=lambda key: record_key(split_record_key(key)[0])))
         while heads := [ahead.next[0] for ahead in (given, due) if ahead.next is not None]:
-            pk = min(heads)
             yield from passed
             passed.clear()
-            yield from self._partition(pk, given.take(pk), due.take(pk))
+            pk = min(heads)
+            if pk != _NO_PARTITION:
+                yield from self._partition(pk, given.take(pk), due.take(pk))
             given.go_on(pk)
             due.go_on(pk)
         yield from passed
         yield self._out("account", detail=json.dumps(dict(self.counts)))
 
-    def _items(self, stretches: Iterable[_Stretch], passed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The items, their records looked up; what is none goes to `passed` as it is."""
-        for stretch in stretches:
-            items = [row for row in stretch.rows if row["kind"] == "item"]
-            passed += (_passed(row) for row in stretch.rows if row["kind"] != "item")
+    def _items(self, batches: Batches, passed: list[dict[str, Any] | pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+        """The items that are to be folded one by one, their records looked up. What is none, and what has been joined by the column, goes
+        to `passed`; so that this does not become more and more, a row of no partition comes where one may stand."""
+        last = _NO_PARTITION
+        for stretch in _stretches(batches):
+            rest = stretch if stretch is None else stretch.filter(pc.equal(stretch["kind"], "item"))
+            if stretch is not None and rest is not None:
+                passed += (_passed(row) for row in stretch.filter(pc.not_equal(stretch["kind"], "item")).to_pylist())
+                self.counts["items"] += rest.num_rows
+            if self.plain is not None:
+                joined, rest = self.plain.take(rest)
+                passed += joined
+            items = rest.to_pylist() if rest is not None else []
             self.state.look_up(items)
-            self.counts["items"] += len(items)
             yield from items
+            last = items[-1]["pk"] if items else last
+            if not items and (self.plain is None or self.plain.waits_for != last):
+                yield {"pk": _NO_PARTITION}
 
     def _partition(self, pk: bytes, items: Iterable[dict[str, Any]], due: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         key = split_record_key(pk)[0]
@@ -193,7 +218,7 @@ class _ShardJoin:
             yield self._event(key, *held, last=True)
 
     def _event(self, key: bytes, event: Event, first: bool, *, last: bool) -> dict[str, Any]:
-        hidden = self.plan.deletes == "one" and first and not event.after.row and event.reason in COVERING
+        hidden = self.plan.deletes == "one" and first and not event.after.row and event.reason in _COVERING
         columns = {"before": event.before.row, "static_before": event.before.static}
         columns |= {"after": event.after.row, "static_after": event.after.static}
         about = {"ts": event.ts_micro, "reason": event.reason, "copies": event.source}
@@ -226,8 +251,7 @@ class _ShardJoin:
 
     def _next(self) -> int:
         self.counts["events"] += 1
-        self.sequence += 1
-        return self.sequence - 1
+        return self.counts["events"] - 1
 
     def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
         return {**_NOTHING, **self.about, "kind": kind, **columns}
@@ -236,8 +260,9 @@ class _ShardJoin:
 class _State:
     """The shard as the fold asks for it: by key out of what was looked up in advance, by range, and what falls due."""
 
-    def __init__(self, shard: Shard, plan: FoldPlan) -> None:
-        self.shard, self.plan = shard, plan
+    def __init__(self, shard: Shard, plan: FoldPlan, *, everything: bool) -> None:
+        self.shard, self.plan, self.everything = shard, plan, everything
+        self._at_hand: dict[bytes, dict[bytes, bytes]] = {}
         self._of_items: dict[bytes, bytes] = {}
         self._of_due: dict[bytes, bytes] = {}
         self._asked: set[bytes] = set()
@@ -250,11 +275,31 @@ class _State:
 
     def due(self) -> Iterator[bytes]:
         """Keys of records that fall due in this batch, ascending; they and their heads are ready when they are given."""
+        if self.everything:
+            yield from self._partitions()
+            return
         keys = iter(self.shard.due(self.plan.now))
         while chunk := list(islice(keys, _DUE_PER_LOOKUP)):
             heads = (record_key(split_record_key(key)[0]) for key in chunk)
             self._of_due = self.shard.get(list(dict.fromkeys((*heads, *chunk))))
             yield from chunk
+
+    def _partitions(self) -> Iterator[bytes]:
+        """Keys of the heads of all partitions, there or not. Their records are ready, unless they are many."""
+        for pk, run in groupby(self.shard.scan(b"", _PAST), key=lambda record: record_key(split_record_key(record[0])[0])):
+            some = dict(islice(run, _ROWS_AT_HAND + 1))
+            # Whoever folds a partition may have looked at the next one already.
+            last = dict([*self._at_hand.items()][-1:])
+            self._at_hand = {**last, **({pk: some} if len(some) <= _ROWS_AT_HAND else {})}
+            self._of_due = {key: state for records in self._at_hand.values() for key, state in records.items()}
+            yield pk
+
+    def scan(self, pk: bytes, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Records of a partition, ascending."""
+        held = self._at_hand.get(pk)
+        if held is None:
+            return self.shard.scan(pk + start, pk + end)
+        return [(key, state) for key, state in held.items() if pk + start <= key < pk + end]
 
     def record(self, key: bytes) -> bytes:
         for known in (self._of_items, self._of_due):
@@ -273,7 +318,7 @@ class _Rows:
         return self._state.record(self._pk + key)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, state in self._state.shard.scan(self._pk + start, self._pk + end):
+        for key, state in self._state.scan(self._pk, start, end):
             yield key[len(self._pk) :], state
 
 

@@ -68,3 +68,14 @@ def record_keys(keys: Any) -> Any:
 def joined(left: Any, right: Any) -> Any:
     """Of two binary arrays the values one behind the other."""
     return pc.binary_join_element_wise(left, right, pa.scalar(b"", pa.binary()))
+
+
+def without_prefix(array: Any, size: int) -> Any:
+    """A binary array (no nulls) without the first `size` bytes of each value. pyarrow's binary_slice fails on arrays with an offset."""
+    sizes = lengths(array) - size
+    offsets, data = array.buffers()[1:]
+    starts_ = np.frombuffer(offsets, np.int32, array.offset + len(array) + 1)[array.offset : -1].astype(np.int64) + size
+    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    places = np.arange(ends[-1]) + np.repeat(starts_ - ends[:-1], sizes)
+    kept = np.frombuffer(data, np.uint8)[places] if len(places) else np.zeros(0, np.uint8)
+    return pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(kept)])
