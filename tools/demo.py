@@ -37,7 +37,7 @@ from writetime.store import Store
 
 FOLDER = ROOT / "var" / "demo"
 RUN = ROOT / "var" / "run"
-DAGS = ("cdc_ingest", "cdc_publish", "cdc_replay")
+DAGS = ("cdc_ingest", "cdc_maintain", "cdc_publish", "cdc_replay")
 _PATIENCE_SECONDS = 600.0
 
 app = typer.Typer(add_completion=False, help=__doc__, invoke_without_command=True)
@@ -123,7 +123,8 @@ def _demo(site: Site, *, keep: bool) -> bool:
             airflow.stop()
             kafka.stop()
     if keep and done:
-        airflow.api.pause("cdc_replay", paused=False)
+        for dag in ("cdc_maintain", "cdc_replay"):
+            airflow.api.pause(dag, paused=False)
         say(f"Airflow: {airflow.url}  user admin, password {airflow.password}")
         say(f"Kafka: {kafka.bootstrap}   bucket: {site.bucket}   stop with: make down")
     return done

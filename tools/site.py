@@ -60,7 +60,11 @@ class Site:
         jobs = {
             "catalog": {"uri": f"jdbc:sqlite:{self.catalog}", "warehouse": str(self.catalog.parent / "warehouse")},
             "kafka": {"bootstrap.servers": bootstrap, "topic.prefix": "demo"},
-            "airflow": {"ingest_schedule": schedule, "publish_fallback": schedule and "*/5 * * * *"},
+            "airflow": {
+                "ingest_schedule": schedule,
+                "publish_fallback": schedule and "*/5 * * * *",
+                "maintain_schedule": schedule and "17 3 * * *",
+            },
         }
         _write(self.config, common | jobs)
         for node in recording.nodes:
