@@ -21,6 +21,7 @@ from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
 from writetime.commitlog import compiled, crc, kernel, segment
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.segment import peek
+from writetime.join import kernel as join_kernel
 
 SEGMENT = small_segment(size=2048)
 SEGMENT_ID = 0x1_0000_0007
@@ -144,14 +145,22 @@ def test_machine_code_is_no_older_than_what_went_into_it(tmp_path: Path, monkeyp
     assert [hits(), hits()] == [0, 1]
 
 
-def test_the_digest_covers_what_compiled_modules_import() -> None:
+@pytest.mark.parametrize(
+    ("folder", "names", "sources"),
+    [
+        ("commitlog", ("cells_kernel", "compiled", "crc", "kernel", "pointers"), ()),
+        ("join", ("kernel", "kernel_pack", "kernel_rows"), (*join_kernel.SOURCES, "join/reconcile.py")),
+    ],
+)
+def test_the_digest_covers_what_compiled_modules_import(folder: str, names: tuple[str, ...], sources: tuple[str, ...]) -> None:
+    """Of `reconcile` the join's kernel takes nothing that is compiled."""
     package = Path(compiled.__file__).parents[1]
-    for name in ("cells_kernel", "compiled", "crc", "kernel", "pointers"):
-        nodes = ast.walk(ast.parse((package / "commitlog" / f"{name}.py").read_text(encoding="utf-8")))
+    for name in names:
+        nodes = ast.walk(ast.parse((package / folder / f"{name}.py").read_text(encoding="utf-8")))
         for node in (node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("writetime.")):
             inside = str(node.module).removeprefix("writetime.").replace(".", "/")
             files = [f"{inside}.py"] if (package / f"{inside}.py").exists() else [f"{inside}/{alias.name}.py" for alias in node.names]
-            assert set(files) <= set(compiled.SOURCES)
+            assert set(files) <= {*compiled.SOURCES, *sources}
 
 
 def test_without_a_folder_to_write_to_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
