@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java ring orders bench-decode bench-batch record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java ring orders bench-decode bench-batch bench-state record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; b
 
 bench-batch: setup ## three replicas' segments through a batch without sinks: MB/s a core, and where the time goes
 	@$(PYTHON) -m benchmarks.batch $(ARGS)
+
+bench-state: setup ## look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
+	@$(PYTHON) -m benchmarks.state $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record

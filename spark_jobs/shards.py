@@ -163,8 +163,13 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
         if (done := _written(held.notes, uri, base, batch)) is not None:
             return done
         work = _Chain(uri, base, held)
-        work.write(records)
-        work.tidy()
+        try:
+            work.write(records)
+            work.tidy()
+        except (OSError, RuntimeError):
+            # Lance refuses a commit that cannot stand on what came between. If that was a rival's, the lease tells.
+            held.check()
+            raise
         done = Written(work.version, Shard(uri, work.version).earliest_expiry())
         held.finish({"batch": batch, "base": base, **done._asdict()})
     return done
@@ -259,7 +264,7 @@ class _Chain:
     def _advance_neutrally(self) -> None:
         """Past commits that change no record, whosever they are."""
         for version in range(self.version + 1, self._dataset.version + 1):
-            if type(self._dataset.read_transaction(version).operation) not in _NEUTRAL:
+            if not _is_neutral(self._dataset, version):
                 raise self._disturbed()
         self.version = self._dataset.version
 
@@ -269,6 +274,14 @@ class _Chain:
 
 _NEUTRAL: Final = (LanceOperation.CreateIndex, LanceOperation.Rewrite, LanceOperation.BaseOperation)
 """The last is what Lance shows of a reservation of file numbers, which precedes a rewrite."""
+
+
+def _is_neutral(dataset: Any, version: int) -> bool:
+    try:
+        return type(dataset.read_transaction(version).operation) in _NEUTRAL
+    except TypeError as error:
+        # Lance 14 cannot show a rewrite together with the index that was rewritten for it.
+        return "RewrittenIndex" in str(error)
 
 
 def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:

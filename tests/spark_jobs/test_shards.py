@@ -1,0 +1,368 @@
+"""State shards: what is written is what is read, in order, once, whatever dies and whoever races."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lance.dataset import DatasetOptimizer
+
+from spark_jobs import shards
+from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
+from writetime.errors import BatchError, LeaseLost
+from writetime.store import Store, open_store
+from writetime.store.lease import notes
+
+LEASE = "leases/ring/t/g0000/b00000.json"
+LAST = b"\xff" * 8
+QUICK = {"seconds": 0.6, "wait": 30.0, "skew": 0.2}
+
+
+def numbered(numbers: Iterable[int], state: bytes = b"state", expires_at: int | None = None) -> list[Record]:
+    return [Record(b"%06d" % number, state, expires_at) for number in numbers]
+
+
+class Place:
+    """A shard's uri, its store, and what a test does with them; pickled to other processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uri, self.bucket = str(folder / "state" / "b00000"), str(folder / "bucket")
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.bucket)
+
+    def upsert(self, base: int, batch: int, records: Iterable[Record], **timing: float) -> Written:
+        return upsert(self.uri, base, batch, records, self.store, LEASE, **timing)
+
+    def all(self, version: int) -> dict[bytes, bytes]:
+        found = list(Shard(self.uri, version).scan(b"", LAST))
+        assert found == sorted(found)
+        assert len(dict(found)) == len(found)
+        return dict(found)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_what_was_written_is_found_by_key(place: Place) -> None:
+    version = place.upsert(0, 1, numbered(range(10_000))).version
+    shard = Shard(place.uri, version)
+    wanted = [b"%06d" % number for number in range(0, 20_000, 2)]
+    assert shard.get([*wanted, *wanted[:5]]) == dict.fromkeys(wanted[:5000], b"state")
+    assert shard.get([]) == {}
+
+
+def test_a_shard_that_does_not_exist_knows_nothing(place: Place) -> None:
+    shard = Shard(place.uri, 0)
+    assert (shard.get([b"a"]), list(shard.scan(b"", LAST)), list(shard.due(10)), shard.earliest_expiry()) == ({}, [], [], None)
+
+
+def test_versions_stay_as_they_were(place: Place) -> None:
+    first = place.upsert(0, 1, numbered(range(4), b"old"))
+    second = place.upsert(first.version, 2, [*numbered([1, 9], b"new"), *numbered([2, 77], b"")])
+    assert place.all(first.version) == {b"%06d" % number: b"old" for number in range(4)}
+    assert place.all(second.version) == {b"000000": b"old", b"000001": b"new", b"000003": b"old", b"000009": b"new"}
+
+
+def test_a_batch_without_records_writes_nothing(place: Place) -> None:
+    first = place.upsert(0, 1, [])
+    assert place.all(first.version) == {}
+    assert place.upsert(first.version, 2, []) == first
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 500, 1001])
+def test_scans_of_any_length_are_cut_and_lose_nothing(place: Place, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "STREAMED", 128)
+    # Two files whose keys interleave.
+    first = place.upsert(0, 1, numbered(range(0, count, 2)))
+    version = place.upsert(first.version, 2, numbered(range(1, count, 2))).version
+    shard = Shard(place.uri, version)
+    assert [key for key, _ in shard.scan(b"", LAST)] == [b"%06d" % number for number in range(count)]
+    assert [key for key, _ in shard.scan(b"000003", b"000300")] == [b"%06d" % number for number in range(3, min(count, 300))]
+    assert list(shard.scan(b"5", b"4")) == []
+    intervals = [(b"%06d" % number, b"%06d" % (number + 3)) for number in range(0, count, 5)]
+    assert [key for key, _ in shard.scan_all(intervals)] == [b"%06d" % number for number in range(count) if number % 5 < 3]
+
+
+def test_a_scan_holds_a_piece_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "STREAMED", 128)
+    version = place.upsert(0, 1, numbered(range(3000))).version
+    most, read = 0, Shard._read
+
+    def measured(self: Shard, columns: list[str], *args: Any, **kwargs: Any) -> Any:
+        nonlocal most
+        found = read(self, columns, *args, **kwargs)
+        most = max(most, found.num_rows)
+        return found
+
+    monkeypatch.setattr(Shard, "_read", measured)
+    assert len(list(Shard(place.uri, version).scan(b"", LAST))) == 3000
+    assert most <= 2 * 128
+
+
+def test_what_is_due_comes_in_order(place: Place) -> None:
+    records = [Record(b"c", b"s", 10), Record(b"a", b"s", 20), Record(b"b", b"s", 5), Record(b"d", b"s", None)]
+    first = place.upsert(0, 1, records)
+    shard = Shard(place.uri, first.version)
+    assert [list(shard.due(now)) for now in (4, 5, 10, 99)] == [[], [b"b"], [b"b", b"c"], [b"a", b"b", b"c"]]
+    assert first.earliest_expiry == shard.earliest_expiry() == 5
+    second = place.upsert(first.version, 2, [Record(b"b", b"", None), Record(b"c", b"s", None)])
+    assert second.earliest_expiry == 20
+    assert place.upsert(second.version, 3, [Record(b"a", b"t", None)]).earliest_expiry is None
+
+
+KEYS = st.binary(max_size=3)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.dictionaries(KEYS, st.sampled_from([b"", b"one", b"two"]), max_size=8), min_size=1, max_size=6), st.data())
+def test_a_shard_is_a_sorted_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[dict[bytes, bytes]], data: st.DataObject
+) -> None:
+    place = Place(tmp_path_factory.mktemp("shard"))
+    known: dict[bytes, bytes] = {}
+    version = 0
+    for number, batch in enumerate(batches, 1):
+        version = place.upsert(version, number, [Record(key, state, None) for key, state in batch.items()]).version
+        known = {key: state for key, state in {**known, **batch}.items() if state}
+        assert place.all(version) == known
+    start, end = data.draw(KEYS), data.draw(KEYS)
+    inside = [(key, state) for key, state in sorted(known.items()) if start <= key < end]
+    shard = Shard(place.uri, version)
+    assert list(shard.scan(start, end)) == inside
+    assert shard.get([*batches[0], start]) == {key: known[key] for key in {*batches[0], start} if key in known}
+
+
+# --- batches that are run again, die, race and sleep ----------------------------------------------------------------------------------
+
+
+def test_a_batch_writes_once_however_often_it_is_run(place: Place) -> None:
+    first = place.upsert(0, 1, numbered(range(3)))
+    assert place.upsert(0, 1, numbered(range(3))) == first
+    second = place.upsert(first.version, 2, numbered([1], b"new"))
+    assert place.upsert(first.version, 2, numbered([1], b"new")) == second
+    assert lance.dataset(place.uri).version == second.version
+
+
+def test_a_batch_that_is_behind_or_elsewhere_is_refused(place: Place) -> None:
+    first = place.upsert(0, 1, numbered(range(3)))
+    second = place.upsert(first.version, 2, numbered([1]))
+    for base, batch in ((0, 1), (second.version, 2)):
+        with pytest.raises(BatchError, match="has written it"):
+            place.upsert(base, batch, [])
+
+
+def test_a_record_that_comes_twice_is_a_defect(place: Place) -> None:
+    with pytest.raises(BatchError, match="twice"):
+        place.upsert(0, 1, numbered([1, 1]))
+    assert place.all(place.upsert(0, 1, numbered([1])).version) == {b"000001": b"state"}
+
+
+def test_a_version_that_is_gone_is_told(place: Place) -> None:
+    place.upsert(0, 1, numbered([1]))
+    with pytest.raises(BatchError, match="version 99 is gone"):
+        Shard(place.uri, 99)
+
+
+STEPS = ("write_dataset", "create_scalar_index", "merge_insert", "commit", "optimize_indices", "restore", "finish")
+
+
+def count_steps(monkeypatch: pytest.MonkeyPatch, before: Callable[[int, str], None]) -> None:
+    """Call `before` with number and name of each step of a write."""
+    steps = 0
+
+    def wrapped(name: str, step: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            before(steps, name)
+            return step(*args, **kwargs)
+
+        return call
+
+    owners: list[tuple[Any, str]] = [(lance, "write_dataset"), (lance.LanceDataset, "create_scalar_index")]
+    owners += [(lance.LanceDataset, name) for name in ("merge_insert", "restore")]
+    owners += [(DatasetOptimizer, "optimize_indices"), (shards.Lease, "finish")]
+    for owner, name in owners:
+        monkeypatch.setattr(owner, name, wrapped(name, getattr(owner, name)))
+    monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(wrapped("commit", lance.LanceDataset.commit)))
+
+
+class Death(Exception):
+    pass
+
+
+@pytest.mark.parametrize("base", ["none", "some"])
+def test_a_batch_that_dies_anywhere_ends_the_same(place: Place, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = place.upsert(0, 1, numbered(range(5), b"old")).version if base == "some" else 0
+    expected = {**(place.all(start) if start else {}), **{b"%06d" % number: b"new" for number in (3, 4, 5, 6)}}
+    expected.pop(b"000000", None)
+    records = [*numbered([3, 4, 5, 6], b"new"), *numbered([0], b"")]
+    for died_at in range(1, 30):
+
+        def die(step: int, name: str, at: int = died_at) -> None:
+            if step == at:
+                raise Death(name)
+
+        with monkeypatch.context() as patch:
+            count_steps(patch, die)
+            try:
+                written = place.upsert(start, 2, records)
+            except Death:
+                continue
+        assert place.all(written.version) == expected
+        # It died at each step of the way, and each time after all the steps that it takes to undo what the last one left.
+        assert died_at > (6 if start else 5)
+        return
+    pytest.fail("it never came to its end")
+
+
+def in_another_process(target: Callable[..., None], *args: Any) -> SpawnProcess:
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def race(place: Place, base: int, batch: int, go: Any, out: Any) -> None:
+    """Write the batch as soon as the others are there; tell the version."""
+    records = numbered(range(100), b"batch %d" % batch)
+    go.wait()
+    while True:
+        try:
+            out.put(place.upsert(base, batch, records, **QUICK))
+            return
+        except LeaseLost:
+            continue
+
+
+def test_processes_that_write_one_batch_at_once_write_it_once(place: Place) -> None:
+    first = place.upsert(0, 1, numbered(range(50, 150), b"old"))
+    context = multiprocessing.get_context("spawn")
+    go, out = context.Barrier(4), context.Queue()
+    racers = [in_another_process(race, place, first.version, 2, go, out) for _ in range(4)]
+    written = [out.get(timeout=120) for _ in racers]
+    for racer in racers:
+        racer.join(60)
+    assert len(set(written)) == 1
+    assert place.all(written[0].version) == {b"%06d" % n: b"batch 2" if n < 100 else b"old" for n in range(150)}
+
+
+def write_and_stop(place: Place, base: int, stop_at: int, path: str) -> None:
+    """Write batch 2, but stop for good, threads and all, before the step with this number; leave a file there and one at the end."""
+    patch = pytest.MonkeyPatch()
+
+    def stop(step: int, name: str) -> None:
+        if step == stop_at:
+            Path(path).write_text(name)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    count_steps(patch, stop)
+    try:
+        written = place.upsert(base, 2, numbered(range(100), b"batch 2"), **QUICK)
+        Path(path + ".end").write_text(str(written.version))
+    except LeaseLost as error:
+        Path(path + ".end").write_text(str(error))
+
+
+@pytest.fixture
+def stalled(place: Place, tmp_path: Path) -> Iterator[Callable[[int, int], SpawnProcess]]:
+    processes: list[SpawnProcess] = []
+
+    def start(base: int, step: int) -> SpawnProcess:
+        process = in_another_process(write_and_stop, place, base, step, str(tmp_path / "stopped"))
+        processes.append(process)
+        give_up = time.monotonic() + 60
+        while not (tmp_path / "stopped").exists():
+            assert process.is_alive()
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+# merge_insert and commit of records, index, finish.
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("fate", ["killed", "wakes up"])
+def test_who_takes_over_writes_what_counts(
+    place: Place, tmp_path: Path, stalled: Callable[[int, int], SpawnProcess], step: int, fate: str
+) -> None:
+    first = place.upsert(0, 1, numbered(range(50, 150), b"old"))
+    process = stalled(first.version, step)
+    if fate == "killed":
+        process.kill()
+    second = place.upsert(first.version, 2, numbered(range(100), b"batch 2"), **QUICK)
+    expected = {b"%06d" % n: b"batch 2" if n < 100 else b"old" for n in range(150)}
+    if fate == "wakes up":
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGCONT)
+        process.join(60)
+        assert "another" in (tmp_path / "stopped.end").read_text()
+    assert place.upsert(first.version, 2, [], **QUICK) == second
+    assert place.all(second.version) == expected
+    # Whatever a sleeper has left on top, the next batch starts from what counts.
+    third = place.upsert(second.version, 3, numbered([7], b"batch 3"), **QUICK)
+    assert place.all(third.version) == {**expected, b"000007": b"batch 3"}
+
+
+def test_a_commit_that_came_between_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = place.upsert(0, 1, numbered(range(3), b"old"))
+
+    def intrude(_: int, name: str) -> None:
+        if name == "commit":
+            monkeypatch.undo()
+            lance.dataset(place.uri).delete("key = X'ff'")
+
+    count_steps(monkeypatch, intrude)
+    with pytest.raises(LeaseLost, match="another process has written"):
+        place.upsert(first.version, 2, numbered(range(5), b"new"))
+    assert len(place.all(place.upsert(first.version, 2, numbered(range(5), b"new")).version)) == 5
+
+
+# --- over many batches ----------------------------------------------------------------------------------------------------------------
+
+
+def test_many_batches_leave_few_files_and_an_index_that_knows_all(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "FRAGMENTS", 5)
+    monkeypatch.setattr(shards, "INDEX_PARTS", 3)
+    version, known = 0, {}
+    for batch in range(1, 20):
+        records = [*numbered(range(batch * 3, batch * 3 + 9), b"batch %d" % batch), *numbered([batch], b"")]
+        version = place.upsert(version, batch, records).version
+        known.update({record.key: record.state for record in records})
+        dataset = lance.dataset(place.uri, version=version)
+        told = dataset.stats.index_stats(shards.INDEX)
+        assert len(dataset.get_fragments()) <= 6
+        assert (told["num_unindexed_rows"], told["num_indices"] <= 4) == (0, True)
+    assert place.all(version) == {key: state for key, state in known.items() if state}
+
+
+def test_versions_that_nobody_needs_are_removed(place: Place) -> None:
+    version, versions = 0, []
+    for batch in range(1, 6):
+        version = place.upsert(version, batch, numbered(range(500), b"batch %d" % batch * 50)).version
+        versions.append(version)
+    assert cleanup(place.uri, [versions[2]], place.store, LEASE) > 0
+    for kept, batch in ((versions[2], 3), (versions[4], 5)):
+        assert place.all(kept)[b"000001"] == b"batch %d" % batch * 50
+    with pytest.raises(BatchError, match="gone"):
+        Shard(place.uri, versions[3])
+    assert place.upsert(versions[4], 6, numbered([1])).version > versions[4]
+    assert notes(place.store, LEASE)["batch"] == 6
+    assert cleanup(str(place.uri) + "-none", [], place.store, "leases/none.json") == 0
