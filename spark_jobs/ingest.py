@@ -1,10 +1,10 @@
 """The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N`
 
-    manifest ─► scan segments ─► learn schema ─► route ─► shuffle by (table, key bucket) ─► fold ─┬─► quarantine
-                                                                                                  ├─► changes (outbox)
-                                                                                                  ├─► state shards
-                                                                                                  ├─► current tables
-                                                                                                  └─► seal
+    manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► join ─┬─► quarantine
+                                                                                                                            ├─► changes
+                                                                                                                            ├─► state
+                                                                                                                            ├─► current
+                                                                                                                            └─► seal
 
 Everything before the commits only reads pinned versions, and every commit is idempotent, so an unsealed batch may be run again from
 any point of death; the seal is the last step and is created, never overwritten. Exit code: 0 sealed (or was already), 1 not.
@@ -17,7 +17,7 @@ import json
 import pickle
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -25,30 +25,50 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.fold import FOLDED, FoldPlan, folder, unpacked_records
-from spark_jobs.frames import FRAMES, ROUTED, SEGMENTS, Routes, router, scanner, segment_rows
+from spark_jobs import telling
+from spark_jobs.events import TYPED, EventPlan, typed
+from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
+from spark_jobs.join import FOLDED, FoldPlan, joiner, records
+from spark_jobs.maintain import maintain
 from spark_jobs.rows import why_not
+from spark_jobs.runs import by_shard
+from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
-from spark_jobs.state import upsert
+from spark_jobs.shards import Written, upsert
 from spark_jobs.warehouse import Warehouse
 from writetime import names
-from writetime.batch.documents import Accounting, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
+from writetime.batch import local
+from writetime.batch.documents import (
+    Accounting,
+    LocalDocument,
+    Manifest,
+    Problem,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+    ShardVersions,
+    total,
+)
 from writetime.batch.plan import read_manifest, read_schema, read_sealed
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
+from writetime.join.order import dropped_columns
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
-from writetime.schema.system import SCHEMA_TABLES, TABLES
+from writetime.schema.system import TABLES
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
+
+_WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,6 +100,8 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         )
     spark = spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
+        if manifest.kind == "maintain" and base is not None:
+            return maintain(config, store, spark, manifest, base)
         return Batch(config, store, spark, manifest, base).run()
     finally:
         spark.stop()
@@ -102,7 +124,8 @@ def report(sealed: Sealed) -> str:
 @dataclass
 class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
-    rows cannot be shown, with the reason; `known` is the schema as of the base."""
+    rows cannot be shown, with the reason; `altered`, by id, those of which other columns count as dropped by now, as they were; `events`
+    counts what the stream tells, by shard."""
 
     config: PipelineConfig
     store: Store
@@ -111,42 +134,47 @@ class Batch:
     base: Sealed | None
     outcomes: dict[int, SegmentOutcome] = field(default_factory=dict)
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    events: dict[tuple[bytes, int], int] = field(default_factory=dict)
     refused: dict[UUID, str] = field(default_factory=dict)
-    known: Schema = field(default_factory=Schema)
+    altered: dict[bytes, Table] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
+    local: LocalDocument = field(default_factory=LocalDocument)
 
     def run(self) -> Sealed:
-        frames = self._scan().persist()
-        schema, captured = self._learn(frames)
-        routed = self._route(frames, schema, captured).persist()
-        folded = self._fold(routed, schema, captured).persist()
-        self._account(frames, routed, folded)
-        self._note_problems(frames, routed, folded)
-        events = self._ordered_events(folded, captured)
+        surveyed = self._survey().persist()
+        schema, captured = self._learn(surveyed)
+        self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
+        # The one thing that is kept: bodies of mutations go through once, and only what comes of them is needed again.
+        folded = self._join(self._explode(self._route(schema, captured), schema), schema, captured).persist()
+        self._account(surveyed, folded)
+        self._note_problems(surveyed, folded)
+        events = self._typed_events(folded, schema, captured)
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._commit_current(events, schema, captured)
-        self._commit_ddl(schema, captured)
         return self._seal(state)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 
-    def _scan(self) -> DataFrame:
-        """All frames of the batch, each segment read once by one task."""
-        rows = segment_rows(self.manifest.segments)
-        segments = self.spark.createDataFrame(rows, schema=from_arrow_schema(SEGMENTS))
-        spread = segments.repartition(max(1, min(len(rows), 1000)), "segment")
-        return spread.mapInArrow(scanner(self.config.bucket, self.config.cluster.commitlog_keystore), schema=from_arrow_schema(FRAMES))
+    @property
+    def segments(self) -> list[SegmentInput]:
+        """All that the batch reads, in the order of their indexes."""
+        return local.all_segments(self.manifest, self.local)
 
-    def _learn(self, frames: DataFrame) -> tuple[Schema, list[Table]]:
+    def _survey(self) -> DataFrame:
+        """What the segments hold, and the mutations that teach."""
+        segments = self.manifest.segments
+        survey = surveyor(self.config.bucket, self.config.cluster.commitlog_keystore)
+        return tasks(self.spark, segments, groups(segments)).mapInArrow(survey, schema=from_arrow_schema(SURVEY))
+
+    def _learn(self, surveyed: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
         learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
-        self.known = learner.schema()
+        before = learner.schema()
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
-        ids = [bytearray(table_id.bytes) for table_id in SCHEMA_TABLES]
-        ddl = frames.filter((F.col("kind") == "frame") & F.col("table_id").isin(*ids)).select("segment", "body")
-        versions = self._segment_versions()
+        ddl = surveyed.filter("kind = 'schema'").select("segment", "body")
+        versions = _versions(self.manifest.segments)
         cassandras_own = Schema(tables=TABLES)
         for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl.toLocalIterator()}):
             try:
@@ -160,6 +188,7 @@ class Batch:
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
         self.refused = {table.id: reason for table in wanted if (reason := why_not(table, schema))}
         captured = [table for table in wanted if table.id not in self.refused]
+        self.altered = {table.id.bytes: old for table in captured if (old := _altered(before, schema, table)) is not None}
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
 
     def _apply_snapshot(self, learner: SchemaLearner, name: str) -> None:
@@ -171,39 +200,64 @@ class Batch:
             log.error("schema snapshot refused", batch=self.manifest.number, snapshot=name, reason=str(error))
             self.snapshots_refused[name] = str(error)
 
-    def _segment_versions(self) -> list[int]:
-        return [segment.ref.segment.version for segment in self.manifest.segments]
-
     def _wanted(self, table: Table) -> bool:
         tables = self.config.tables
         included = any(fnmatchcase(table.full_name, pattern) for pattern in tables.include)
         return included and not any(fnmatchcase(table.full_name, pattern) for pattern in tables.exclude)
 
-    def _route(self, frames: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
+    def _told(self, surveyed: DataFrame) -> Iterator[tuple[int, bytes]]:
+        for row in surveyed.filter("kind = 'local'").select("segment", "body").toLocalIterator():
+            yield row.segment, bytes(row.body)
+
+    def _route(self, schema: Schema, captured: list[Table]) -> DataFrame:
+        """Mutations of captured tables, and a row for each shard in which something may have expired."""
+        segments = self.segments
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
-        routes = Routes(schema, buckets, self._segment_versions(), self.refused)
-        return frames.filter("kind = 'frame'").mapInArrow(router(routes), schema=from_arrow_schema(ROUTED))
+        route = router(
+            Routes(schema, buckets, _versions(segments), self.refused),
+            self.config.bucket,
+            self.config.cluster.commitlog_keystore,
+            local.only(self.manifest, self.local),
+        )
+        routed = tasks(self.spark, segments, groups(segments)).mapInArrow(route, schema=from_arrow_schema(ROUTED))
+        shards = [{"kind": "shard", "table_id": table_id, "bucket": bucket} for table_id, bucket in self._due(captured)]
+        return routed.unionByName(self.spark.createDataFrame(shards, schema=from_arrow_schema(ROUTED)))
+
+    def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
+        for table in captured:
+            known = self._shard_versions(table)
+            expires = known.expires or [self.manifest.now] * len(known.buckets)
+            for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True)):
+                if version and (table.id.bytes in self.altered or (at is not None and at <= self.manifest.now)):
+                    yield table.id.bytes, bucket
 
     def _shard_versions(self, table: Table) -> ShardVersions:
-        known = self.base.state.get(str(table.id)) if self.base else None
-        return known or ShardVersions(buckets=[0] * self.config.buckets)
+        known = (self.base.state.get(str(table.id)) if self.base else None) or ShardVersions(buckets=[0] * self.config.buckets)
+        if table.id not in self.local.opened:
+            return known
+        return ShardVersions(generation=self.local.generations[table.id].generation, buckets=[0] * len(known.buckets))
 
     # --- folding ---------------------------------------------------------------------------------------------------------
 
-    def _fold(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        segments = self.manifest.segments
+    def _explode(self, routed: DataFrame, schema: Schema) -> DataFrame:
+        segments = self.segments
+        plan = ExplodePlan(schema, _versions(segments), local.cuts(self.local, segments))
+        shards = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket", "key", "digest")
+        return shards.mapInArrow(exploder(plan), schema=from_arrow_schema(ITEMS))
+
+    def _join(self, items: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
+        events = self.config.events
+        shards = {key: place for table in captured for key, place in self._shards(table).items()}
         plan = FoldPlan(
             schema=schema,
             now=self.manifest.now,
-            files=[segment.ref.segment.filename for segment in segments],
-            versions=self._segment_versions(),
-            hosts=[segment.ref.node.host_id for segment in segments],
-            shards={key: place for table in captured for key, place in self._shards(table).items()},
-            expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
+            since=self.manifest.since,
+            shards=shards,
+            versions=events.versions,
+            deletes=events.deletes,
+            dropped_before={table_id: dropped_columns(table) for table_id, table in self.altered.items()},
         )
-        order = ["table_id", "bucket", "key", "digest", "segment", "position"]
-        updates = routed.filter("kind = 'update'").repartition("table_id", "bucket").sortWithinPartitions(*order)
-        return updates.mapInArrow(folder(plan), schema=from_arrow_schema(FOLDED))
+        return items.sortWithinPartitions(*ORDER).mapInArrow(joiner(plan), schema=from_arrow_schema(FOLDED))
 
     def _shards(self, table: Table) -> dict[tuple[bytes, int], tuple[str, int]]:
         versions = self._shard_versions(table)
@@ -226,20 +280,18 @@ class Batch:
 
     # --- what became of everything ---------------------------------------------------------------------------------------
 
-    def _account(self, frames: DataFrame, routed: DataFrame, folded: DataFrame) -> None:
-        """Count every partition update once; AccountingMismatch if one went missing between scan and fold."""
-        scanned = frames.filter("kind = 'frame'").agg(F.sum("updates").alias("n")).collect()[0].n or 0
-        sums = routed.groupBy("kind", "table").agg(F.sum("updates").alias("n")).collect()
-        for row in sums:
-            account = self.accounts[row.table]
-            account["updates_in"] += row.n
-            if row.kind != "update":
-                account[row.kind] += row.n
-        for row in folded.filter("kind = 'account'").select("table", "payload").collect():
-            for name, count in json.loads(bytes(row.payload)).items():
-                self.accounts[row.table][name] += count
+    def _account(self, surveyed: DataFrame, folded: DataFrame) -> None:
+        """Count every partition update once; AccountingMismatch if one went missing between the survey and the join."""
+        done = surveyed.filter("kind = 'done'").select("detail").collect()
+        scanned = sum(json.loads(row.detail)["updates"] for row in done)
+        for row in folded.filter("updates is not null").groupBy("kind", "table").agg(F.sum("updates").alias("n")).collect():
+            if row.kind == "reread":
+                scanned += row.n
+            else:
+                self.accounts[row.table][row.kind] += row.n
+        wrong = self._account_shards(folded)
         accounting = self._accounting()
-        wrong = [f"{account.table}: {account.model_dump()}" for account in accounting if not account.balanced]
+        wrong += [f"{account.table}: {account.model_dump()}" for account in accounting if not account.balanced]
         if (came_in := total(accounting).updates_in) != scanned:
             wrong.append(f"{scanned} were scanned, {came_in} were routed")
         if wrong:
@@ -250,27 +302,54 @@ class Batch:
                 hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
             )
 
-    def _accounting(self) -> list[Accounting]:
-        return [Accounting(table=name, **counts) for name, counts in sorted(self.accounts.items())]
+    def _account_shards(self, folded: DataFrame) -> list[str]:
+        """Take over what the shards have counted; what is wrong with it."""
+        wrong = []
+        counts: dict[tuple[str, bytes, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for row in folded.filter("kind = 'account'").select("table", "table_id", "bucket", "detail").collect():
+            for name, count in json.loads(row.detail).items():
+                counts[row.table, bytes(row.table_id), row.bucket][name] += count
+        several = folded.filter("kind = 'applied'").groupBy("table_id", "bucket").agg(F.countDistinct("key").alias("n")).collect()
+        applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
+        for (table, table_id, bucket), count in counts.items():
+            applied = count["applied"] + applied_several.get((table_id, bucket), 0)
+            # What a TRUNCATE took was superseded by it.
+            account = {"duplicate": count["duplicate"], "applied": applied, "superseded": count["folded"] - applied + count["truncated"]}
+            for name, number in (account | {"events": count["events"]}).items():
+                self.accounts[table][name] += number
+            self.events[table_id, bucket] = count["events"]
+            if count["made"] != count["items"] or applied > count["folded"]:
+                wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
+        return wrong
 
-    def _note_problems(self, frames: DataFrame, routed: DataFrame, folded: DataFrame) -> None:
+    def _accounting(self) -> list[Accounting]:
+        found = []
+        for table, counts in sorted(self.accounts.items()):
+            updates = sum(count for name, count in counts.items() if name != "events")
+            found.append(Accounting(table=table, updates_in=updates, **counts))
+        return found
+
+    def _note_problems(self, surveyed: DataFrame, folded: DataFrame) -> None:
         """Keep the bytes of everything that could not be used, and note it against its segment."""
-        counts = {row.segment: json.loads(row.detail) for row in frames.filter("kind = 'done'").select("segment", "detail").collect()}
+        done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
+        counts = {row.segment: json.loads(row.detail) for row in done}
         problems: dict[int, list[Problem]] = defaultdict(list)
-        for number, position, body, detail in self._bad_ranges(frames, routed, folded):
+        for number, position, body, detail in self._bad_ranges(surveyed, folded):
             problems[number].append(self._keep(number, position, body, json.loads(detail)))
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems[index], key=lambda p: (p.position, p.size, p.kind, p.message))
-            self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, **counts[index])
+            count = {name: counts[index][name] for name in ("frames", "updates")}
+            self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, **count)
 
-    def _bad_ranges(self, frames: DataFrame, routed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
-        damaged = frames.filter("kind = 'problem'").select("segment", "position", "body", "detail").distinct()
-        unknown = routed.filter("kind = 'quarantined'").select("segment", "position", "body", "detail").distinct()
-        for row in (*damaged.toLocalIterator(), *unknown.toLocalIterator()):
+    def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
+        for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").distinct().toLocalIterator():
             yield row.segment, row.position, bytes(row.body), row.detail
-        for row in folded.filter("kind = 'quarantined'").select("payload").toLocalIterator():
-            place = pickle.loads(bytes(row.payload))  # noqa: S301 - written by this very job
-            yield place["segment"], place["position"], place["body"], place["detail"]
+        refused = folded.filter("kind = 'quarantined'")
+        for row in refused.select("copies", "state", "detail").distinct().toLocalIterator():
+            for copy in row.copies:
+                # What is read again was noted by the batch that it came with.
+                if copy.segment < len(self.manifest.segments):
+                    yield copy.segment, copy.position, bytes(row.state), row.detail
 
     def _keep(self, segment: int, position: int, body: bytes, detail: dict[str, Any]) -> Problem:
         stem = self.manifest.segments[segment].ref.quarantined(position, len(body))
@@ -282,73 +361,104 @@ class Batch:
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
-    def _ordered_events(self, folded: DataFrame, captured: list[Table]) -> DataFrame:
-        """Events with their ordinal: dense within (batch, table name), by life of the table, key bucket, key and writetime."""
-        events = folded.filter("kind = 'event'")
-        counts = {(bytes(r.table_id), r.bucket): r["count"] for r in events.groupBy("table_id", "bucket").count().collect()}
+    def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
+        """Events with their ordinal: dense within (batch, table name), by life of the table (TRUNCATE first), bucket, key and writetime."""
         starts: list[tuple[bytes, int, int]] = []
+        truncations: list[tuple[bytes, int, bool, bytes]] = []
         for _, lives in groupby(captured, key=lambda table: table.full_name):
             start = 0
             # The life that goes on comes last: its events are the younger ones.
             for table in sorted(lives, key=lambda table: (not table.dropped, str(table.id))):
+                if table.id in self.local.opened:
+                    start += 1
+                    truncations.append((table.id.bytes, start, False, pickle.dumps(self._truncation(schema, table))))
+                    self.accounts[table.label]["events"] += 1
                 for bucket in range(len(self._shard_versions(table).buckets)):
                     starts.append((table.id.bytes, bucket, start))
-                    start += counts.get((table.id.bytes, bucket), 0)
+                    start += self.events.get((table.id.bytes, bucket), 0)
         offsets = self.spark.createDataFrame(starts, schema="table_id binary, bucket int, start bigint")
-        numbered = events.join(F.broadcast(offsets), ["table_id", "bucket"])
-        return numbered.withColumn("ordinal", F.col("start") + F.col("seq") + 1).select("table_id", "ordinal", "last", "payload")
+        events = folded.filter("kind in ('event', 'deletion')").join(F.broadcast(offsets), ["table_id", "bucket"])
+        plan = EventPlan(
+            schema=schema,
+            now=self.manifest.now,
+            files=[segment.ref.segment.filename for segment in self.segments],
+            hosts=[segment.ref.node.host_id for segment in self.segments],
+            expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
+            before=self.altered,
+        )
+        numbered = events.withColumn("ordinal", F.col("start") + F.col("seq") + 1)
+        made = numbered.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
+        return made.unionByName(self.spark.createDataFrame(truncations, schema=from_arrow_schema(TYPED)))
+
+    def _truncation(self, schema: Schema, table: Table) -> dict[str, Any]:
+        truncate = local.last_truncate(self.local, table.id)
+        return telling.truncation(
+            truncated_at=truncate.at * 1000,
+            now=self.manifest.now,
+            nodes=sorted(truncate.records),
+            expected=self._expected_replicas(schema, table),
+            file=None,
+            pos=None,
+        )
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
         for table in captured:
             if self.accounts[table.label]["events"]:
-                mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
+                mine = events.filter((F.col("table_id") == F.lit(bytearray(table.id.bytes))) & F.col("ordinal").isNotNull())
                 warehouse.write_changes(table, schema, mine, self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each touched shard, one task a shard, and collect the versions for the next batch."""
-        number = self.manifest.number
-        uris = {key: uri for table in captured for key, (uri, _) in self._shards(table).items()}
+        number, bucket_url = self.manifest.number, self.config.bucket
+        places = {key: (*place, self._lease(*key, captured)) for table in captured for key, place in self._shards(table).items()}
 
-        def write(rows: Iterable[Any]) -> Iterator[tuple[bytes, int, int]]:
-            dicts = (row.asDict() for row in rows)
-            for (table_id, bucket), run in groupby(dicts, key=lambda row: (bytes(row["table_id"]), row["bucket"])):
-                yield table_id, bucket, upsert(uris[table_id, bucket], number, unpacked_records(run))
+        def write(batches: Batches) -> Batches:
+            store = open_store(bucket_url)
+            for (table_id, bucket), run in by_shard(batches):
+                assert table_id is not None
+                assert bucket is not None
+                uri, base, lease = places[table_id, bucket]
+                after = upsert(uri, base, number, records(run), store, lease)
+                row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
+                yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
-        found = folded.filter("kind = 'record'").select("table_id", "bucket", "payload")
+        found = folded.filter("kind = 'record'").select("table_id", "bucket", "key", "state", "expires_at")
         grouped = found.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
-        written = {(table_id, bucket): version for table_id, bucket, version in grouped.rdd.mapPartitions(write).collect()}
+        done = grouped.mapInArrow(write, schema=from_arrow_schema(_WRITTEN)).collect()
+        written = {(bytes(row.table_id), row.bucket): Written(row.version, row.earliest_expiry) for row in done}
         state = dict(self.base.state) if self.base else {}
         for table in captured:
-            known = self._shard_versions(table)
-            buckets = [written.get((table.id.bytes, bucket), version) for bucket, version in enumerate(known.buckets)]
-            state[str(table.id)] = ShardVersions(generation=known.generation, buckets=buckets)
+            state[str(table.id)] = self._versions_after(table, written)
         return state
+
+    def _lease(self, table_id: bytes, bucket: int, captured: list[Table]) -> str:
+        table = next(table for table in captured if table.id.bytes == table_id)
+        return names.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
+
+    def _versions_after(self, table: Table, written: dict[tuple[bytes, int], Written]) -> ShardVersions:
+        known = self._shard_versions(table)
+        expires = known.expires or [None] * len(known.buckets)
+        after = [
+            written.get((table.id.bytes, bucket), Written(version, at))
+            for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True))
+        ]
+        return ShardVersions(
+            generation=known.generation, buckets=[each.version for each in after], expires=[e.earliest_expiry for e in after]
+        )
 
     def _commit_current(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
         for table in captured:
+            mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
             # The rows of a life that is over went with its DROP; only its changes are history.
             if self.accounts[table.label]["events"] and not table.dropped:
-                mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
-                warehouse.merge_current(table, schema, mine, self.manifest.number)
+                write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
+                write(table, schema, mine, self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
-
-    def _commit_ddl(self, schema: Schema, captured: list[Table]) -> None:
-        """Tables with events have the ring's shape by now; those without follow it too."""
-        for table in captured:
-            if not self.accounts[table.label]["events"] and self._reshaped(table, schema):
-                self._warehouse().follow(table, schema, self.manifest.number)
-
-    def _reshaped(self, table: Table, schema: Schema) -> bool:
-        def types(of: Schema) -> dict[str, Any]:
-            return {name: kind for (keyspace, name), kind in of.types.items() if keyspace == table.keyspace}
-
-        return self.known.tables.get(table.id) != table or types(self.known) != types(schema)
-
-    def _warehouse(self) -> Warehouse:
-        return Warehouse(self.spark, self._catalog(), self.config.warehouse)
+            else:
+                warehouse.follow(table, schema, self.manifest.number)
 
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
@@ -365,6 +475,7 @@ class Batch:
             held=sorted([*still_held, *failed]),
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
+            horizon=self.base.horizon if self.base else None,
             events=sum(account.events for account in accounting),
         )
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "sealed")
@@ -375,10 +486,21 @@ class Batch:
             return Sealed.model_validate_json(self.store.read(name))
         return sealed
 
-    def _catalog(self) -> str:
+    def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
-        return self.config.catalog.name
+        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse)
+
+
+def _altered(before: Schema, schema: Schema, table: Table) -> Table | None:
+    """The table as it was, if other columns count as dropped by now."""
+    old = before.tables.get(table.id)
+    return None if old is None or dropped_columns(old) == dropped_columns(table) else old
+
+
+def _versions(segments: list[SegmentInput]) -> list[int]:
+    """Of the commit log, by index of the segment."""
+    return [segment.ref.segment.version for segment in segments]
 
 
 if __name__ == "__main__":

@@ -343,6 +343,7 @@ class _Peekable:
             self.go_on(key)
 
 
-def records(rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """The state records among FOLDED rows."""
-    return (Record(bytes(row["key"]), bytes(row["state"]), row["expires_at"]) for row in rows)
+def records(batches: Batches) -> Iterator[Record]:
+    """The state records of batches that have their columns."""
+    for batch in batches:
+        yield from map(Record, *(batch[name].to_pylist() for name in Record._fields))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
-from spark_jobs.fold import FOLDED, FoldPlan, folder
-from spark_jobs.frames import FRAMES, ROUTED, Routes, router
+from spark_jobs.events import EventPlan, TypedEvents
+from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
+from spark_jobs.join import FOLDED, FoldPlan, joiner
+from spark_jobs.scan import ROUTED, Batches
+from spark_jobs.shards import Record
+from writetime.batch.truncations import Cuts
 from writetime.commitlog.encode import encode_mutation
+from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import peek
 from writetime.cql.types import CollectionType, UdtType, parse_type
+from writetime.errors import DecodeError
+from writetime.join.flat import Engine
 from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, Schema, Table, UserType
 
@@ -117,38 +127,88 @@ def delete(of: Table, key: int, timestamp: int = THEN) -> Mutation:
 
 
 def frame(mutation: Mutation | bytes, *, segment: int = 0, position: int = 100, schema: Schema = SCHEMA) -> dict[str, Any]:
-    """A row of FRAMES."""
+    """One copy of a mutation, as a segment holds it."""
     body = mutation if isinstance(mutation, bytes) else encode_mutation(mutation, schema)
-    count, table_id, key = peek(body)
-    about = {"segment": segment, "kind": "frame", "position": position, "detail": None}
-    return {**about, "table_id": table_id.bytes, "updates": count, "key": key, "body": body}
+    return {"segment": segment, "position": position, "body": body}
 
 
-def routed(frames: Iterable[dict[str, Any]], schema: Schema = SCHEMA, **options: Any) -> list[dict[str, Any]]:
-    """Rows of ROUTED, by `router` itself; all tables are captured, in one bucket."""
-    routes = Routes(schema, options.pop("buckets", dict.fromkeys(schema.tables, 1)), [7] * len(HOSTS), **options)
-    batch = pa.RecordBatch.from_pylist(list(frames), schema=FRAMES)
-    return [row for out in router(routes)([batch]) for row in out.to_pylist()]
+def routed(frames: Iterable[dict[str, Any]], schema: Schema = SCHEMA) -> list[dict[str, Any]]:
+    """Rows of ROUTED as tasks of one segment each give them; all tables are captured, in one bucket."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for each in frames:
+        _, first, key = peek(each["body"])
+        digest = hashlib.blake2b(each["body"], digest_size=16).digest()
+        for table_id, updates in _tables_of(each["body"], first, schema).items():
+            about = {"table": schema.tables[table_id].label, "table_id": table_id.bytes, "bucket": 0, "key": key, "updates": updates}
+            row = {**dict.fromkeys(ROUTED.names), **about, "kind": "update", "digest": digest, "body": each["body"], "copies": []}
+            place = {"segment": each["segment"], "position": each["position"]}
+            rows.setdefault((table_id, digest, each["segment"]), row)["copies"].append(place)
+    return [rows[task] for task in sorted(rows, key=lambda task: (task[0].bytes, rows[task]["key"], *task[1:]))]
+
+
+def _tables_of(body: bytes, first: UUID, schema: Schema) -> Counter[UUID]:
+    try:
+        return Counter(update.table_id for update in decode_mutation(body, schema).updates)
+    except DecodeError:
+        return Counter([first])
 
 
 def folded(
-    frames: Iterable[dict[str, Any]], schema: Schema = SCHEMA, *, now: int = NOW, shards: Mapping[UUID, tuple[str, int]] | None = None
+    frames: Iterable[dict[str, Any]],
+    schema: Schema = SCHEMA,
+    *,
+    now: int = NOW,
+    since: int | None = None,
+    shards: Mapping[UUID, tuple[str, int]] | None = None,
+    cuts: Cuts | None = None,
+    engine: Engine = "auto",
+    **options: Any,
 ) -> list[dict[str, Any]]:
-    """Rows of FOLDED, by `router` and `folder`, sorted as Spark does."""
-    rows = [row for row in routed(frames, schema) if row["kind"] == "update"]
-    rows.sort(key=lambda row: [row[name] for name in ("table_id", "bucket", "key", "digest", "segment", "position")])
+    """Rows of FOLDED, from ROUTED by way of ITEMS, sorted as Spark does. `payload` is an event as the sinks take it, a record, an account
+    or the place of what is quarantined, pickled."""
     places = {(table_id.bytes, 0): (shards or {}).get(table_id, ("", 0)) for table_id in schema.tables}
-    expected = {table_id.bytes: 3 for table_id in schema.tables}
-    plan = FoldPlan(schema, now, [f"{host}.log" for host in HOSTS], [7] * len(HOSTS), HOSTS, places, expected)
-    # As Spark hands it over: pickled, and in several batches.
-    function = folder(pickle.loads(pickle.dumps(plan)))
-    batches = [pa.RecordBatch.from_pylist(rows[at : at + 2], schema=ROUTED) for at in range(0, len(rows), 2)]
-    return [row for out in function(batches) for row in _checked(out).to_pylist()]
+    nothing = {**dict.fromkeys(ROUTED.names), "kind": "shard", "bucket": 0}
+    found = [*({**nothing, "table_id": table_id.bytes} for table_id in shards or {}), *routed(frames, schema)]
+    found.sort(key=lambda row: row["table_id"])
+    items = staged(exploder(ExplodePlan(schema, [7] * len(HOSTS), cuts or Cuts(), engine)), found, ROUTED, ITEMS)
+    items.sort(key=lambda row: [row[name] for name in ORDER])
+    rows = staged(joiner(FoldPlan(schema, now, since, places, engine=engine, **options)), items, ITEMS, FOLDED)
+    return list(_with_payloads(rows, EventPlan(schema, now, [f"{host}.log" for host in HOSTS], HOSTS, dict.fromkeys(_ids(schema), 3))))
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    assert batch.schema == FOLDED
-    return batch
+def _ids(schema: Schema) -> list[bytes]:
+    return [table_id.bytes for table_id in schema.tables]
+
+
+def staged(
+    function: Callable[[Batches], Batches], rows: Sequence[dict[str, Any]], given: pa.Schema, made: pa.Schema
+) -> list[dict[str, Any]]:
+    """A stage as Spark runs it: in several batches."""
+    found = []
+    for out in function(pa.RecordBatch.from_pylist(rows[at : at + 2], schema=given) for at in range(0, len(rows), 2)):
+        assert out.schema == made
+        found += out.to_pylist()
+    return found
+
+
+def _with_payloads(rows: Sequence[dict[str, Any]], plan: EventPlan) -> Iterator[dict[str, Any]]:
+    counts: Counter[str] = Counter()
+    several = {row["key"] for row in of_kind(rows, "applied")}
+    for row in rows:
+        if row["kind"] in ("event", "deletion"):
+            yield {**row, "payload": pickle.dumps(TypedEvents(plan, UUID(bytes=row["table_id"])).event(row))}
+        elif row["kind"] == "record":
+            yield {**row, "payload": pickle.dumps(Record(row["key"], row["state"], row["expires_at"]))}
+        elif row["kind"] == "account":
+            counts.update(json.loads(row["detail"]))
+        elif row["kind"] == "quarantined":
+            counts["quarantined"] += row["updates"]
+            for copy in row["copies"]:
+                yield {**row, "payload": pickle.dumps({**copy, "body": row["state"], "detail": row["detail"]})}
+    applied = counts["applied"] + len(several)
+    assert counts.pop("made", 0) == counts.pop("items", 0)
+    counts["superseded"] = counts.pop("folded", 0) - applied + counts.pop("truncated", 0)
+    yield {"kind": "account", "payload": pickle.dumps({**counts, "applied": applied})}
 
 
 def of_kind(rows: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

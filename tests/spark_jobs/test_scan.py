@@ -15,11 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import frames, scan
+from spark_jobs import scan
 from spark_jobs.scan import GROUP_BYTES, ROUTED, SEGMENTS, SMALL_GROUP_BYTES, SURVEY, Routes, groups, router, surveyor
 from tests.commitlog.packed import COMPRESSORS, repack
 from tests.ring import packed
 from tests.ring.recording import Recording
+from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
 from writetime.batch.documents import SegmentInput
 from writetime.commitlog.encode import encode_mutation, encode_segment
@@ -49,8 +50,8 @@ class Bucket:
         self.versions = [int(name.split("-")[1]) for name, _ in segments]
 
     def scanned(self) -> Rows:
-        """Rows of `frames.FRAMES`."""
-        return _rows(frames.scanner(self.url, self.keystore), _columns(self.places, frames.SEGMENTS))
+        """Rows of `every_frame.FRAMES`."""
+        return _rows(every_frame.scanner(self.url, self.keystore), _columns(self.places, every_frame.SEGMENTS))
 
     def surveyed(self, tasks: Iterable[Sequence[int]] | None = None) -> Rows:
         return _rows(surveyor(self.url, self.keystore), self._tasks(tasks), SURVEY)
@@ -103,7 +104,7 @@ def routed_plainly(scanned: Rows, routes: Routes, tasks: Iterable[Sequence[int]]
     """What routing ought to give, with no thought of speed."""
     found: Rows = []
     for task in tasks:
-        rows = [each for row in scanned if row["kind"] == "frame" and row["segment"] in task for each in frames.route(row, routes)]
+        rows = [each for row in scanned if row["kind"] == "frame" and row["segment"] in task for each in every_frame.route(row, routes)]
         distinct: dict[tuple[bytes, bytes], dict[str, Any]] = {}
         others: Counter[tuple[str, bytes]] = Counter()
         for row in rows:

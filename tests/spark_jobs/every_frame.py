@@ -1,10 +1,4 @@
-"""From segments to the frames a batch needs: scan in parallel, route by (table, key bucket). Functions for `mapInArrow`.
-
-Strategy: a row of the input names one pinned segment; the worker opens and scans it and gives its frames as raw bytes, nothing
-decoded. `route` then says for each frame whose it is, from what `scan` has peeked; it only parses mutations of several updates and of the
-schema.
-A damaged range becomes a row of kind `problem` with its bytes; nothing is dropped. Knows no driver state but what it is given.
-"""
+"""Scanning and routing in the plain way: every frame a row of its own, every digest too. What `spark_jobs.scan` has to come to."""
 
 from __future__ import annotations
 

@@ -1,0 +1,361 @@
+"""Exploding and joining as plain functions: what becomes of mutations, and that a bad one spoils nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from spark_jobs.rows import RowShape, why_not
+from spark_jobs.shards import upsert
+from tests.spark_jobs.examples import (
+    COUNTS,
+    EVERYTHING,
+    HOSTS,
+    KEYS_ONLY,
+    NOW,
+    ORDERS,
+    SCHEMA,
+    THEN,
+    cells,
+    delete,
+    folded,
+    frame,
+    insert,
+    of_kind,
+    payloads,
+    schema_of,
+    table,
+)
+from writetime.batch.truncations import Cut, Cuts, Source
+from writetime.cql.types import EMPTY, Duration
+from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
+from writetime.store import open_store
+
+
+def account(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    (found,) = payloads(rows, "account")
+    return {name: count for name, count in found.items() if count}
+
+
+def stored(folder: Path, rows: Sequence[dict[str, Any]]) -> tuple[str, int]:
+    """The records of a first batch as a shard."""
+    uri = str(folder / "shard")
+    return uri, upsert(uri, 0, 1, payloads(rows, "record"), open_store(str(folder / "bucket")), "lease.json").version
+
+
+def names(rows: Sequence[dict[str, Any]]) -> list[str | None]:
+    return [event["after"] and event["after"]["name"] for event in payloads(rows, "event")]
+
+
+def test_copies_of_one_mutation_are_one_event_that_knows_its_replicas() -> None:
+    mutation = insert(ORDERS, 1, {"name": "n", "at": 5}, 7)
+    rows = folded([frame(mutation, segment=segment, position=50 + segment) for segment in (2, 0, 1)])
+    (event,) = payloads(rows, "event")
+    assert (event["op"], event["before"], event["key"]) == ("c", None, {"id": 1, "line": 7})
+    assert event["after"] == {"id": 1, "line": 7, "note": None, "name": "n", "at": 5000}
+    assert (event["nodes"], event["file"], event["pos"]) == (["host-a", "host-b", "host-c"], "host-a.log", 50)
+    assert (event["ts_micro"], event["now"], event["replicas_expected"]) == (THEN, NOW, 3)
+    assert account(rows) == {"applied": 1, "duplicate": 2, "events": 1}
+
+
+def test_events_come_in_writetime_order_and_tell_their_last() -> None:
+    found = [frame(insert(ORDERS, 1, {"name": name}, 1, timestamp=THEN + at)) for at, name in ((2, "third"), (0, "first"), (1, "second"))]
+    rows = folded([*found, frame(insert(ORDERS, 1, {"name": "other"}, 2))])
+    events = of_kind(rows, "event")
+    assert [row["seq"] for row in events] == [0, 1, 2, 3]
+    mine = [(row["last"], event) for row, event in zip(events, payloads(rows, "event"), strict=True) if event["key"]["line"] == 1]
+    assert [(last, event["after"]["name"]) for last, event in mine] == [(False, "first"), (False, "second"), (True, "third")]
+    assert [event["before"] and event["before"]["name"] for _, event in mine] == [None, "first", "second"]
+
+
+def test_the_same_input_gives_the_same_output() -> None:
+    found = [frame(insert(ORDERS, key, {"name": str(at)}, at, timestamp=THEN + at), segment=at) for key in (1, 2) for at in range(3)]
+    assert folded(found) == folded(reversed(found))
+
+
+def test_what_the_state_knows_is_no_event(tmp_path: Path) -> None:
+    first = folded([frame(insert(ORDERS, 1, {"name": "n"}, 1))])
+    shard = stored(tmp_path, first)
+    again = folded(
+        [frame(insert(ORDERS, 1, {"name": "n"}, 1)), frame(insert(ORDERS, 1, {"name": "old"}, 1, timestamp=THEN - 1))],
+        shards={ORDERS.id: shard},
+    )
+    assert account(again) == {"superseded": 2}
+    assert of_kind(again, "record") == []
+    late = folded([frame(delete(ORDERS, 1, THEN + 1))], shards={ORDERS.id: shard})
+    (event,) = payloads(late, "event")
+    assert (event["op"], event["before"]["name"], event["after"], event["reason"]) == ("d", "n", None, "partition_delete")
+
+
+BAD_VALUES = {
+    "text that is no UTF-8": {"c text": b"\xff\xfe"},
+    "a timestamp beyond the calendar": {"c timestamp": 2**63 - 1},
+    "an int of three bytes in a tuple": {"two": b"\0\0\0\3abc\0\0\0\1x"},
+    "a date of three bytes": {"c date": b"abc"},
+    "a duration of too many months": {"c duration": Duration(2**40, 0, 0)},
+    "a map with an empty key": {"by pair": [(EMPTY, 1)]},
+    "a set element that is no UTF-8": {"tags": [None]},
+}
+
+
+@pytest.mark.parametrize("values", BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_value_that_cannot_be_shown_takes_its_frames_to_quarantine_and_nothing_else(values: dict[str, Any]) -> None:
+    if values == {"tags": [None]}:
+        made = insert(EVERYTHING, 1, {"tags": ["x"]}).updates[0]
+        (row,) = made.rows
+        (cell,) = row.cells
+        bad = Mutation((PartitionUpdate(EVERYTHING.id, made.key, rows=(Row(row.clustering, row.liveness, cells=(_with_path(cell),)),)),))
+    else:
+        bad = insert(EVERYTHING, 1, values)
+    good = insert(EVERYTHING, 1, {"Name": "good"}, timestamp=THEN + 1)
+    neighbour = insert(EVERYTHING, 2, {"Name": "neighbour"})
+    found = [
+        frame(bad, segment=0, position=11),
+        frame(bad, segment=2, position=22),
+        frame(good, position=33),
+        frame(neighbour, position=44),
+    ]
+    rows = folded(found)
+    assert account(rows) == {"applied": 2, "quarantined": 2, "events": 2}
+    assert [(place["segment"], place["position"]) for place in payloads(rows, "quarantined")] == [(0, 11), (2, 22)]
+    assert {place["body"] for place in payloads(rows, "quarantined")} == {found[0]["body"]}
+    assert sorted(event["after"]["__x4e_ame"] for event in payloads(rows, "event")) == ["good", "neighbour"]
+    # Nothing of it has become state.
+    assert payloads(rows, "record") == payloads(folded(found[2:]), "record")
+
+
+def _with_path(cell: Any) -> Any:
+    return replace(cell, path=b"\xff")
+
+
+def test_a_frame_that_does_not_decode_is_quarantined() -> None:
+    whole = frame(insert(ORDERS, 1, {"name": "n"}, 1), position=11)
+    torn = {**whole, "body": whole["body"][:-3], "position": 12}
+    rows = folded([whole, torn])
+    assert account(rows) == {"applied": 1, "quarantined": 1, "events": 1}
+    (place,) = payloads(rows, "quarantined")
+    assert (place["position"], place["body"]) == (12, torn["body"])
+    assert json.loads(place["detail"])["kind"] == "MalformedMutation"
+
+
+def test_a_column_that_the_schema_lacks_is_quarantined() -> None:
+    wider = table("orders", 1, {"id": "int", "line": "int", "extra": "text"}, clustering=1)
+    rows = folded([frame(insert(wider, 1, {"extra": "x"}, 1, schema=schema_of(wider)), schema=schema_of(wider))])
+    assert account(rows) == {"quarantined": 1}
+    assert json.loads(payloads(rows, "quarantined")[0]["detail"])["kind"] == "UnknownColumn"
+
+
+def test_a_damaged_counter_is_quarantined() -> None:
+    assert account(folded([frame(insert(COUNTS, 1, {"n": b"\0"}))])) == {"quarantined": 1}
+
+
+def test_bad_values_that_are_dead_hold_up_nothing() -> None:
+    found = [frame(insert(ORDERS, 1, {"name": b"\xff"}, 1)), frame(delete(ORDERS, 1, THEN + 1))]
+    rows = folded(found)
+    assert account(rows)["quarantined"] == 1
+    assert payloads(rows, "event") == []
+
+
+def test_what_has_expired_in_between_is_an_event_of_nobody(tmp_path: Path) -> None:
+    made = insert(ORDERS, 1, {"name": "n"}, 1).updates[0]
+    (row,) = made.rows
+    dying = replace(
+        row,
+        liveness=replace(row.liveness, ttl=200, expires_at=NOW + 100),
+        cells=tuple(replace(cell, ttl=200, local_deletion_time=NOW + 100) for cell in cells(ORDERS, {"name": "n"})),
+    )
+    first = folded([frame(Mutation((replace(made, rows=(dying,)),)))])
+    shard = stored(tmp_path, first)
+    rows = folded([frame(insert(ORDERS, 1, {"name": "other"}, 2, timestamp=THEN + 5))], now=NOW + 500, since=NOW, shards={ORDERS.id: shard})
+    expired, created = sorted(payloads(rows, "event"), key=lambda event: event["key"]["line"])
+    assert (expired["op"], expired["reason"], expired["before"]["name"], expired["ts_micro"]) == (
+        "d",
+        "expiry",
+        "n",
+        (NOW + 100) * 1_000_000,
+    )
+    assert (expired["nodes"], expired["file"], expired["pos"]) == ([], None, None)
+    assert created["after"]["name"] == "other"
+
+
+def test_tables_whose_rows_cannot_be_shown_are_told_apart() -> None:
+    assert [why_not(each, SCHEMA) for each in SCHEMA.tables.values()] == [None] * len(SCHEMA.tables)
+    unknown = table("unknown", 20, {"id": "int", "v": "frozen<nowhere>"})
+    assert "nowhere" in (why_not(unknown, SCHEMA) or "")
+    garbled = table("garbled", 21, {"id": "int", "v": "map<"})
+    assert "map<" in (why_not(garbled, SCHEMA) or "")
+    taken = table("taken", 22, {"id": "int", "_writetime": "text"})
+    assert why_not(taken, SCHEMA) is None
+    assert RowShape.of(taken, SCHEMA).row_type.names == ["id", "__writetime"]
+
+
+def test_what_expires_where_nothing_is_written_is_told_too(tmp_path: Path) -> None:
+    made = [dying(insert(ORDERS, key, {"name": "n"}, 1), NOW + 100 * key) for key in (1, 2, 9)]
+    shard = stored(tmp_path, folded([frame(mutation) for mutation in made]))
+    rows = folded([], now=NOW + 500, since=NOW, shards={ORDERS.id: shard})
+    events = payloads(rows, "event")
+    assert [(event["key"]["id"], event["reason"], event["ts_micro"] // 1_000_000 - NOW) for event in events] == [
+        (1, "expiry", 100),
+        (2, "expiry", 200),
+    ]
+    assert account(rows) == {"events": 2}
+    assert [record.expires_at for record in payloads(rows, "record")] == [None, None]
+
+
+def test_updates_of_one_mutation_are_counted_each_and_once() -> None:
+    both = Mutation((*insert(ORDERS, 7, {"name": "n"}, 1).updates, *insert(KEYS_ONLY, 7, None, "x").updates))
+    several = Mutation((*insert(ORDERS, 7, {"name": "n"}, 2).updates, *insert(ORDERS, 7, {"name": "m"}, 3).updates))
+    rows = folded([frame(both, segment=0), frame(both, segment=1), frame(several)])
+    assert account(rows) == {"applied": 4, "duplicate": 2, "events": 4}
+    # An update of two rows, of which one is known to be newer: it was applied.
+    rows_ = tuple(insert(ORDERS, 7, {"name": "n"}, line).updates[0].rows[0] for line in (1, 2))
+    two = Mutation((PartitionUpdate(ORDERS.id, (7).to_bytes(4, "big"), rows=rows_),))
+    assert account(folded([frame(two), frame(insert(ORDERS, 7, {"name": "newer"}, 1, timestamp=THEN - 1))])) == {"applied": 2, "events": 3}
+    assert account(folded([frame(two), frame(delete(ORDERS, 7, THEN - 1))])) == {"applied": 2, "events": 2}
+
+
+def test_what_a_truncate_took_is_superseded_by_it() -> None:
+    at = datetime.fromtimestamp(NOW, UTC)
+    cut = Cut(at=(THEN + 5) // 1000 + 1, places={HOSTS[0]: (1, 150)}, placed=frozenset(HOSTS[:1]))
+    cuts = Cuts.of({ORDERS.id: cut}, [Source(host, 1, at) for host in HOSTS])
+    early, hinted, late = (insert(ORDERS, 1, {"name": name}, line) for line, name in enumerate(("early", "hinted", "late")))
+    found = [
+        frame(early, position=100),
+        frame(early, segment=1),
+        frame(hinted, position=100),
+        frame(hinted, position=200),
+        frame(late, position=160),
+    ]
+    for engine in ("auto", "python"):
+        rows = folded(found, cuts=cuts, engine=engine)
+        assert sorted(name or "" for name in names(rows)) == ["hinted", "late"]
+        assert account(rows) == {"applied": 2, "superseded": 1, "duplicate": 2, "events": 2}
+
+
+def test_of_each_row_only_the_last_version_where_that_is_wanted() -> None:
+    made = [insert(ORDERS, 1, {"name": name}, 1, timestamp=THEN + at) for at, name in enumerate(("first", "second", "third"))]
+    gone = [insert(ORDERS, 2, {"name": "n"}, 1), delete(ORDERS, 2, THEN + 1)]
+    rows = folded([frame(mutation) for mutation in (*made, *gone)], versions="last")
+    (event,) = payloads(rows, "event")
+    assert (event["op"], event["before"], event["after"]["name"], event["ts_micro"]) == ("c", None, "third", THEN + 2)
+    assert account(rows) == {"applied": 5, "events": 1}
+
+
+def test_a_delete_of_many_rows_is_one_event_where_that_is_wanted(tmp_path: Path) -> None:
+    lines = [insert(ORDERS, 1, {"name": "n"}, line) for line in (1, 2, 3)]
+    shard = stored(tmp_path, folded([frame(mutation) for mutation in lines]))
+    fresh = insert(ORDERS, 1, {"name": "n"}, 4, timestamp=THEN + 1)
+    rows = folded([frame(fresh), frame(delete(ORDERS, 1, THEN + 2))], shards={ORDERS.id: shard}, since=NOW, deletes="one")
+    (deletion,) = payloads(rows, "deletion")
+    assert (deletion["op"], deletion["reason"], deletion["key"], deletion["bounds"]) == (
+        "d",
+        "partition_delete",
+        {"id": 1, "line": None},
+        None,
+    )
+    told = [(row["seq"], pickle.loads(row["payload"])) for row in of_kind(rows, "event")]
+    # Rows that were known go by the one event; one that came and went within the batch has been told of, so its end is told too.
+    assert [(seq is None, event["key"]["line"], event["op"]) for seq, event in told] == [
+        (True, 1, "d"),
+        (True, 2, "d"),
+        (True, 3, "d"),
+        (False, 4, "c"),
+        (False, 4, "d"),
+    ]
+    assert sorted(row["seq"] for row in (*of_kind(rows, "event"), *of_kind(rows, "deletion")) if row["seq"] is not None) == [0, 1, 2]
+    assert account(rows)["events"] == 3
+
+
+# --- both ways of each stage ------------------------------------------------------------------------------------------------------------
+
+
+def many(random: Random, size: int) -> list[Mutation]:
+    """Mutations of all kinds of updates over few keys, rows and times; several updates in some, copies and bad values among them."""
+    made: list[Mutation] = []
+    for _ in range(size):
+        key, line, at = random.randrange(4), random.randrange(3), THEN + random.randrange(6) * 1_000_000
+        values = {"name": random.choice(["a", "b", "ü"]), "at": random.randrange(3)}
+        one = random.choice(
+            [
+                insert(ORDERS, key, values, line, timestamp=at),
+                insert(ORDERS, key, {}, line, timestamp=at),
+                insert(ORDERS, key, {"name": b"\xff"}, line, timestamp=at),
+                dying(insert(ORDERS, key, values, line, timestamp=at), at // 1_000_000 + random.randrange(1, 400)),
+                row_delete(key, line, at),
+                delete(ORDERS, key, at) if random.random() < 0.3 else insert(KEYS_ONLY, key, None, str(line), timestamp=at),
+                insert(STATICS, key, values, line, timestamp=at),
+                static(key, at),
+                insert(COUNTS, key, {"n": context(random.randrange(3))}, timestamp=at),
+            ]
+        )
+        made.append(
+            random.choice([one, one, one, *[Mutation((*one.updates, *other.updates)) for other in made[-1:] if same_key(one, other)]])
+        )
+    return made
+
+
+def same_key(one: Mutation, other: Mutation) -> bool:
+    return one.updates[0].key == other.updates[0].key
+
+
+def dying(mutation: Mutation, second: int) -> Mutation:
+    (update,) = mutation.updates
+    (row,) = update.rows
+    cells_ = tuple(replace(cell, ttl=9, local_deletion_time=second) for cell in row.cells)
+    return Mutation((replace(update, rows=(replace(row, liveness=Liveness(row.liveness.timestamp, 9, second), cells=cells_),)),))
+
+
+def row_delete(key: int, line: int, at: int) -> Mutation:
+    row = Row((line.to_bytes(4, "big"),), deletion=DeletionTime(at, at // 1_000_000))
+    return Mutation((PartitionUpdate(ORDERS.id, key.to_bytes(4, "big"), rows=(row,)),))
+
+
+def static(key: int, at: int) -> Mutation:
+    row = Row(None, cells=(Cell("note", at, b"n"),))
+    return Mutation((PartitionUpdate(STATICS.id, key.to_bytes(4, "big"), static_row=row),))
+
+
+def context(count: int) -> bytes:
+    return b"\0\1\x80\0" + UUID(int=9).bytes + count.to_bytes(8, "big") + (count * 7).to_bytes(8, "big")
+
+
+STATICS = table("statics", 10, {"id": "int", "line": "int", "note": "static text", "name": "text", "at": "timestamp"}, clustering=1)
+MIXED = schema_of(ORDERS, KEYS_ONLY, COUNTS, STATICS)
+
+
+def in_one_order(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """By kind, in an order that does not depend on which row came out first; of a row's events the order stays."""
+    events: dict[Any, list[Any]] = defaultdict(list)
+    for row in sorted(of_kind(rows, "event"), key=lambda row: (row["table_id"], row["bucket"], row["seq"])):
+        events[row["table_id"], repr(pickle.loads(row["payload"])["key"])].append((row["last"], pickle.loads(row["payload"])))
+    others = {kind: sorted(map(repr, payloads(rows, kind))) for kind in ("record", "quarantined", "account")}
+    return {**others, "event": [events[key] for key in sorted(events)], "applied": sorted(row["key"] for row in of_kind(rows, "applied"))}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_by_the_column_and_one_by_one_come_to_the_same(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    shards: dict[UUID, tuple[str, int]] = {}
+    since = None
+    for batch in (1, 2):
+        frames = [frame(m, segment=random.randrange(3), position=100 + at, schema=MIXED) for at, m in enumerate(many(random, 60))]
+        frames += [{**each, "segment": (each["segment"] + 1) % 3} for each in random.sample(frames, 30)]
+        now = NOW + batch * 100
+        fast, readable = (folded(frames, MIXED, now=now, since=since, shards=shards, engine=engine) for engine in ("auto", "python"))
+        assert in_one_order(fast) == in_one_order(readable)
+        assert account(fast)["applied"]
+        for table_id in MIXED.tables:
+            uri, base = shards.get(table_id, (str(tmp_path / str(table_id)), 0))
+            records = [pickle.loads(row["payload"]) for row in of_kind(fast, "record") if row["table_id"] == table_id.bytes]
+            shards[table_id] = uri, upsert(uri, base, batch, records, open_store(str(tmp_path / "bucket")), f"{table_id}.json").version
+        since = now
