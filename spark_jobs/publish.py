@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.evolve import seen_as
-from spark_jobs.scan import Batches
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
 from spark_jobs.rows import RowShape
+from spark_jobs.scan import Batches
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse, changes_rows, changes_schema
 from writetime import envelope

@@ -23,8 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, steps, type_ddl
-from spark_jobs.scan import Batches
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
+from spark_jobs.scan import Batches
 from spark_jobs.telling import changed_elements
 from writetime.config import WarehouseConfig
 from writetime.cql.names import to_changes_namespace, to_column, to_namespace
