@@ -17,6 +17,7 @@ Knows no Spark, is called inside its tasks; knows neither types nor rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -42,6 +43,8 @@ SAMPLED: Final = 64
 """A scan of more looks at the keys first and remembers each of so many, to cut its interval where they are."""
 WRITTEN: Final = 250_000
 """Records that are merged in one commit."""
+CACHED: Final = 512 << 20
+"""Bytes of indices that a process keeps in memory at most."""
 INDEX: Final = "key_idx"
 INDEX_PARTS: Final = 16
 """Each write indexes what it wrote by itself; so many parts are made one."""
@@ -294,9 +297,17 @@ def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
         yield table
 
 
+@lru_cache(maxsize=1)
+def _session() -> Any:
+    """Keeps pages of indices for who asks next in this process: the write of a batch asks for the keys that its look-up asked for."""
+    return lance.Session(  # type: ignore[attr-defined]
+        index_cache_size_bytes=CACHED, metadata_cache_size_bytes=CACHED // 4
+    )
+
+
 def _at(uri: str, version: int) -> lance.LanceDataset:
     try:
-        return lance.dataset(uri, version=version)
+        return lance.dataset(uri, version=version, session=_session())
     except ValueError as error:
         if not _says_absent(error):
             raise
