@@ -94,7 +94,7 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
         "processed_at": 1777894200_000000,
         "changed": ["status"],
         "changed_elements": "{}",
-        "schema_version": "6fb32a4c",
+        "schema_version": "6fb32a4c9e0d1b57",
         "bounds": None,
         "nodes": ["a", "b", "c"],
         "replicas_expected": 3,
