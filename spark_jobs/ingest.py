@@ -56,6 +56,7 @@ from writetime.batch.documents import (
     total,
 )
 from writetime.batch.plan import read_manifest, read_schema, read_sealed
+from writetime.batch.report import batch_text
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
@@ -75,6 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one planned batch to its seal.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--batch", required=True, type=int, help="number of the batch, as planned")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of text for people")
     options = parser.parse_args(arguments)
     try:
         sealed = run(load(options.config), options.batch)
@@ -82,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("batch failed", batch=options.batch, **error.as_dict())
         print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(report(sealed))  # noqa: T201
+    print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201
     return 0
 
 
@@ -107,25 +109,11 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         spark.stop()
 
 
-def report(sealed: Sealed) -> str:
-    """The accounting as lines for the job's log."""
-    lines = [f"batch {sealed.number} ({sealed.kind}) sealed: {len(sealed.segments)} segments, {sealed.events} events"]
-    for account in [*sealed.accounting, total(sealed.accounting)]:
-        lines.append(
-            f"  {account.table}: in {account.updates_in} = applied {account.applied} + duplicate {account.duplicate} + superseded "
-            f"{account.superseded} + not ours {account.not_ours} + quarantined {account.quarantined}; events {account.events}"
-        )
-    lines += [f"  refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
-    for outcome in sealed.segments:
-        lines += [f"  quarantined {outcome.object} at {p.position}: {p.message}" for p in outcome.problems]
-    return "\n".join(lines)
-
-
 @dataclass
 class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
-    rows cannot be shown, with the reason; `altered`, by id, those of which other columns count as dropped by now, as they were; `events`
-    counts what the stream tells, by shard."""
+    rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
+    dropped by now, as they were; `events` counts what the stream tells, by shard."""
 
     config: PipelineConfig
     store: Store
@@ -136,6 +124,7 @@ class Batch:
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     events: dict[tuple[bytes, int], int] = field(default_factory=dict)
     refused: dict[UUID, str] = field(default_factory=dict)
+    reshaped: set[UUID] = field(default_factory=set)
     altered: dict[bytes, Table] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     local: LocalDocument = field(default_factory=LocalDocument)
@@ -188,6 +177,7 @@ class Batch:
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
         self.refused = {table.id: reason for table in wanted if (reason := why_not(table, schema))}
         captured = [table for table in wanted if table.id not in self.refused]
+        self.reshaped = {table.id for table in captured if _reshaped(before, schema, table)}
         self.altered = {table.id.bytes: old for table in captured if (old := _altered(before, schema, table)) is not None}
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
 
@@ -457,7 +447,7 @@ class Batch:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(table, schema, mine, self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
-            else:
+            elif table.id in self.reshaped:
                 warehouse.follow(table, schema, self.manifest.number)
 
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
@@ -490,6 +480,15 @@ class Batch:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
         return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse)
+
+
+def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:
+    """Whether DDL has come in that may concern the table."""
+
+    def types(of: Schema) -> dict[str, Any]:
+        return {name: kind for (keyspace, name), kind in of.types.items() if keyspace == table.keyspace}
+
+    return before.tables.get(table.id) != table or types(before) != types(schema)
 
 
 def _altered(before: Schema, schema: Schema, table: Table) -> Table | None:
