@@ -17,14 +17,17 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
+from spark_jobs.shards import Shard
 from tests.schema.examples import create_keyspace, create_table
 from tools import ROOT
 from writetime import names
 from writetime.batch.archive import archive
 from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.plan import plan_ingest
+from writetime.batch.plan import history, plan_ingest
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.config import PipelineConfig, load
+from writetime.cql.ordered import split_record_key
+from writetime.join import flat
 from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, Schema, Table
 from writetime.schema.system import LOCAL, TABLES
@@ -58,6 +61,10 @@ def seconds(second: float) -> int:
 
 def i32(value: int) -> bytes:
     return value.to_bytes(4, "big", signed=True)
+
+
+def number(value: bytes | None) -> int:
+    return int.from_bytes(value or b"", "big", signed=True)
 
 
 def insert(key: int, line: int, at: float, *, ttl: int = 0, **values: int) -> bytes:
@@ -223,7 +230,38 @@ class Ring:
         rows = [row for row in self._scan("shop__changes") if batch in (None, row["batch"])]
         return sorted(rows, key=lambda row: (row["batch"], row["ordinal"]))
 
+    def remembered(self) -> list[tuple[int, int] | int]:
+        """What the state has records of, as of the last seal: (id, line) of rows, id of heads."""
+        sealed = history(self.store, CLUSTER).sealed
+        assert sealed is not None
+        ((table_id, versions),) = sealed.state.items()
+        found: list[tuple[int, int] | int] = []
+        for bucket, version in enumerate(versions.buckets):
+            uri = self.folder / "bucket" / names.state_shard(CLUSTER, table_id, versions.generation, bucket)
+            for key, state in Shard(str(uri), version).scan(b"", b"\xff"):
+                pk, row = split_record_key(key)
+                line = flat.decode(state).clustering if row else None
+                found.append((number(pk), number(line[0])) if line else number(pk))
+        return found
+
     def _scan(self, namespace: str) -> list[dict[str, Any]]:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{self.folder / 'lake' / 'catalog.db'}")
         rows: list[dict[str, Any]] = catalog.load_table((namespace, "orders")).scan().to_arrow().to_pylist()
         return rows
+
+
+def folded(events: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, int]]:
+    """The table that the events come to, by (id, line), as `Ring.current` gives it. Each `before` has to be the last `after` of its key."""
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for event in events:
+        if event["op"] == "t":
+            rows.clear()
+            continue
+        key = event["key"]["id"], event["key"]["line"]
+        assert event["before"] == rows.get(key), event
+        if event["after"] is None:
+            del rows[key]
+        else:
+            rows[key] = event["after"]
+    named = ("note", "name", "amount")
+    return {key: {name: row[name] for name in named if row[name] is not None} for key, row in rows.items()}
