@@ -238,6 +238,8 @@ def test_counters_are_sums_and_cannot_be_written() -> None:
     assert NATIVE["counter"].decode(b"\0\0" + shards) == 90
     most = b"\0" * 24 + b"\x7f" + b"\xff" * 7
     assert NATIVE["counter"].decode(b"\0\0" + most + most) == -2, "as Java's long"
+    with pytest.raises(DecodeError, match="a shard that is not there"):
+        NATIVE["counter"].decode(b"\0\1\x80\2" + shards)
     with pytest.raises(MalformedMutation):
         NATIVE["counter"].encode(90)
 

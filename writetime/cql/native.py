@@ -205,6 +205,10 @@ def _counter(data: bytes) -> int:
     start = 2 + 2 * abs(entries)
     if start > len(data) or (len(data) - start) % 32:
         raise ValueError("a counter's shards are 32 bytes each")
+    # An entry is the number of a shard, with or without the highest bit. Sums do without, merging does not.
+    named = (entry & 0x7FFF for (entry,) in struct.iter_unpack(">H", data[2:start]))
+    if any(number >= (len(data) - start) // 32 for number in named):
+        raise ValueError("a counter's header names a shard that is not there")
     total: int = sum(struct.unpack_from(">q", data, shard + 24)[0] for shard in range(start, len(data), 32))
     # Java's long: beyond 64 bits it begins again at the other end.
     return (total + (1 << 63)) % (1 << 64) - (1 << 63)
