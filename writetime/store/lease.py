@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import platform
 import threading
 import time
 import uuid
@@ -36,7 +36,7 @@ class Lease:
     def __init__(self, store: Store, name: str, *, seconds: float = SECONDS, wait: float = 600.0, skew: float = SKEW) -> None:
         self._store, self._name = store, name
         self._seconds, self._wait, self._skew = seconds, wait, skew
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._owner = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._generation = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
