@@ -1,0 +1,110 @@
+"""Rows joined all at once come to what the stream makes of them: same records, same events of each row, same counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_jobs import join, plain
+from spark_jobs.shards import upsert
+from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, of_kind, payloads
+from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
+from writetime.store import open_store
+
+TELLING = ("last", "pk", "before", "static_before", "after", "static_after", "ts", "reason", "copies")
+
+
+def key_of(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+@st.composite
+def rows(draw: st.DrawFn, timestamp: int) -> Row:
+    line = key_of(draw(st.integers(0, 2)))
+    if draw(st.integers(0, 4)) == 0:
+        return Row((line,), deletion=DeletionTime(timestamp, timestamp // 1_000_000))
+    ttl = draw(st.sampled_from([0, 0, 0, 0, 50, 150, 10_000]))
+    ends = {"ttl": ttl, "expires_at": timestamp // 1_000_000 + ttl} if ttl else {}
+    live = Liveness(timestamp, **ends) if draw(st.booleans()) else None
+    values = draw(st.dictionaries(st.sampled_from(["name", "at"]), st.integers(0, 2), min_size=0 if live else 1))
+    made = cells(ORDERS, {name: str(value) if name == "name" else value for name, value in values.items()}, timestamp)
+    if ttl:
+        made = tuple(Cell(c.column, c.timestamp, c.value, ttl=ttl, local_deletion_time=ends["expires_at"]) for c in made)
+    return Row((line,), live, cells=made)
+
+
+@st.composite
+def mutations(draw: st.DrawFn, start: int) -> Mutation:
+    timestamp = start + draw(st.integers(0, 6)) * 1_000_000
+    key = draw(st.integers(0, 3))
+    kind = draw(st.integers(0, 30))
+    if kind == 0:
+        return delete(ORDERS, key, timestamp)
+    if kind == 1:
+        some = Bound((key_of(1),), True)
+        tombstone = RangeTombstone(some, some, DeletionTime(timestamp, timestamp // 1_000_000))
+        return Mutation((PartitionUpdate(ORDERS.id, key_of(key), range_tombstones=(tombstone,)),))
+    if kind == 2:
+        return Mutation((PartitionUpdate(ORDERS.id, key_of(key), static_row=Row(None, cells=cells(ORDERS, {"note": "s"}, timestamp))),))
+    several = {row.clustering: row for row in draw(st.lists(rows(timestamp), min_size=1, max_size=3))}
+    return Mutation((PartitionUpdate(ORDERS.id, key_of(key), rows=tuple(several[place] for place in sorted(several))),))
+
+
+def told(found: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
+    """What a join has to say, however it is ordered but for the events of a row."""
+    events = defaultdict(list)
+    for row, event in sorted(zip(of_kind(found, "event"), payloads(found, "event"), strict=True), key=lambda pair: pair[0]["seq"]):
+        events[repr(event["key"])].append({name: row[name] for name in TELLING})
+    numbers = sorted(row["seq"] for row in of_kind(found, "event"))
+    assert numbers == list(range(len(numbers)))
+    (account,) = payloads(found, "account")
+    return dict(events), sorted(payloads(found, "record")), {name: count for name, count in account.items() if count}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    waiting, stretch = data.draw(st.sampled_from([(1, 1), (2, 3), (4096, 8192)]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "_WAITING", waiting)
+        patch.setattr(join, "_ITEMS_PER_LOOKUP", stretch)
+        first = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN), max_size=10)))]
+        second = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN + 3_000_000), max_size=10)))]
+        by_column, one_by_one = (folded(first, engine=engine, now=NOW - 50) for engine in ("auto", "python"))
+        assert told(by_column) == told(one_by_one)
+        records = payloads(by_column, "record")
+        if not records:
+            return
+        uri = str(folder / "shard")
+        version = upsert(uri, 0, 1, records, open_store(str(folder / "bucket")), "lease.json").version
+        options: dict[str, Any] = {"now": NOW, "since": NOW - 50, "shards": {ORDERS.id: (uri, version)}}
+        assert told(folded(second, engine="auto", **options)) == told(folded(second, engine="python", **options))
+
+
+def test_most_madego_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or else nothing above says anything."""
+    asked: list[int] = []
+    take = plain.PlainRows.take
+
+    def noted(self: plain.PlainRows, items: Any) -> Any:
+        done, rest = take(self, items)
+        asked.append(sum(batch.num_rows for batch in done) - (0 if rest is None else 1000))
+        return done, rest
+
+    monkeypatch.setattr(plain.PlainRows, "take", noted)
+    row = Row((key_of(1),), Liveness(THEN), cells=cells(ORDERS, {"name": "n"}))
+    folded([frame(Mutation((PartitionUpdate(ORDERS.id, key_of(key), rows=(row,)),))) for key in range(5)])
+    assert sum(asked) == 10
+
+
+def test_counters() -> None:
+    context = b"\0\1\x80\0" + b"\1" * 16 + (3).to_bytes(8, "big") + (4).to_bytes(8, "big")
+    made = [Row((), cells=(Cell("n", THEN + key, context),)) for key in (1, 2)]
+    found = [frame(Mutation((PartitionUpdate(COUNTS.id, key_of(key), rows=(row,)),))) for key, row in enumerate(made)]
+    assert told(folded(found, engine="auto")) == told(folded(found, engine="python"))
