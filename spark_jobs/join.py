@@ -63,8 +63,6 @@ FOLDED: Final = pa.schema(
 
 _COVERING: Final = ("range_delete", "partition_delete")
 _NO_PARTITION: Final = b""
-_PAST_ALL: Final = b"\xff" * 5
-"""Past all record keys: these begin with a length of 31 bits."""
 _ITEMS_PER_LOOKUP = 8192
 _BYTES_PER_LOOKUP = 16 << 20
 _DUE_PER_LOOKUP = 4096
