@@ -233,5 +233,6 @@ class IcebergTable:
         return (".".join(path[:-1]),) if len(path) > 1 else ()
 
     def _type(self, kind: DataType) -> Any:
-        java = self._jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
-        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)
+        # As the one column of a row: by itself a struct would become a schema, which no column can have for its type.
+        row = self._jvm.org.apache.spark.sql.types.DataType.fromJson(StructType([StructField("it", kind)]).json())
+        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(row).findType("it")
