@@ -313,10 +313,13 @@ class Live:
         session.cluster.shutdown()
         self.outcome.answers.append(found)
         self._ship_everything()
-        while self._do_batch(self.ring.nodes[0]):
-            pass
-        if self.pipeline.kept is not None:
-            self.pipeline.kept.keep_answer(where, found)
+        try:
+            while self._do_batch(self.ring.nodes[0]):
+                pass
+        finally:
+            # A batch that fails is worth a replay above all.
+            if self.pipeline.kept is not None:
+                self.pipeline.kept.keep_answer(where, found)
         mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where, self.outcome.torn)]
         self.outcome.mismatches += mismatches
         rows = sum(len(table.rows) for table in found.tables)
