@@ -359,6 +359,12 @@ def test_with_static_content_a_row_is_still_one_row() -> None:
     assert [e.key for e in fold_one(store, no_row(at(1), 4), no_row(at(3), 4), order=ORDER).events] == [key(1), key(3), b""]
 
 
+def test_static_content_does_not_stand_alone_beside_rows_that_a_batch_does_not_touch() -> None:
+    store = after(static(1, 7), *THREE, order=ORDER)
+    result = fold_one(store, no_row(at(2), 2), order=ORDER)
+    assert ([event.key for event in result.events], store.read, store.head.shown) == ([key(2)], [key(2)], 2)
+
+
 def test_rows_that_nobody_has_counted_are_counted_when_it_matters() -> None:
     store = after(static(1, 7), *THREE, order=ORDER)
     store.head = Head(store.head.update, None)
