@@ -207,6 +207,16 @@ class IcebergTable:
     def properties(self) -> dict[str, str]:
         return dict(self._table.properties())
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written to it."""
+        return self._table.currentSnapshot() is None
+
+    @property
+    def summaries(self) -> list[dict[str, str]]:
+        """What the commits that are kept tell of themselves, the latest last."""
+        return [dict(snapshot.summary()) for snapshot in self._table.snapshots()]
+
     def evolve(self, plan: Steps, properties: Mapping[str, str]) -> None:
         """Take the steps and set the properties: readers see all of it or nothing."""
         transaction = self._table.newTransaction()

@@ -133,11 +133,12 @@ class Batch:
         surveyed = self._survey().persist()
         schema, captured = self._learn(surveyed)
         self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
-        # The one thing that is kept: bodies of mutations go through once, and only what comes of them is needed again.
+        # Bodies of mutations go through once, and only what comes of them is kept.
         folded = self._join(self._explode(self._route(schema, captured), schema), schema, captured).persist()
         self._account(surveyed, folded)
         self._note_problems(surveyed, folded)
-        events = self._typed_events(folded, schema, captured)
+        # Read twice for every table.
+        events = self._typed_events(folded, schema, captured).persist()
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._commit_current(events, schema, captured)

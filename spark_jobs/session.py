@@ -39,6 +39,8 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
         "spark.ui.showConsoleProgress": "false",
+        # What is kept between stages is read a moment later, and is mostly digests and values: packing it costs more than it saves.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # The job's own lines are what a person looks for in the task's log; Spark's are a thousand a second.
         "spark.log.level": "WARN",
         **config.spark.conf,

@@ -140,8 +140,13 @@ class Warehouse:
         if self._has_batch(name, batch):
             return
         columns = current_schema(shape, facts)
+        rows = self._last_rows(name, columns, facts, events)
+        if IcebergTable(self.spark, name).is_new:
+            # Nothing to merge with, which is what merging costs most for.
+            self._overwrite(name, rows, batch)
+            return
         view = f"merge_source_{table.id.hex}"
-        self._last_rows(name, columns, facts, events).createOrReplaceTempView(view)
+        rows.createOrReplaceTempView(view)
         try:
             with self._noted(batch, "rows"):
                 self.spark.sql(merge_statement(name, view, shape, columns))
@@ -154,8 +159,11 @@ class Warehouse:
         name, facts = self._current(shape, schema, batch)
         if self._has_batch(name, batch):
             return
-        rows = self._last_rows(name, current_schema(shape, facts), facts, events).filter(F.col(OP) != "d").drop(OP)
-        writer = rows.writeTo(name)
+        self._overwrite(name, self._last_rows(name, current_schema(shape, facts), facts, events), batch)
+
+    def _overwrite(self, name: str, rows: DataFrame, batch: int) -> None:
+        """Put the rows in the place of all that is there."""
+        writer = rows.filter(F.col(OP) != "d").drop(OP).writeTo(name)
         for key, value in _snapshot_properties(batch, "rows").items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.overwrite(F.lit(True))
@@ -302,9 +310,8 @@ class Warehouse:
         return properties
 
     def _has_batch(self, name: str, batch: int) -> bool:
-        snapshots = self.spark.table(f"{name}.snapshots")
-        told = F.col("summary")
-        return bool(snapshots.filter((told[_BATCH_PROPERTY] == str(batch)) & (told[_STEP_PROPERTY] == "rows")).head(1))
+        told = IcebergTable(self.spark, name).summaries
+        return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in told)
 
 
 def _snapshot_properties(batch: int, step: str) -> dict[str, str]:
