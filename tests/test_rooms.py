@@ -11,6 +11,7 @@ import base64
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -44,10 +45,19 @@ def modules(room: str) -> list[Path]:
     return sorted(path for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts)
 
 
+def parsed(path: Path) -> ast.Module:
+    """The module. Python 3.11 counts the depth of all threads' syntax trees as one, and stumbles when another test's thread compiles too."""
+    text = path.read_text(encoding="utf-8")
+    for _ in range(5):
+        with suppress(SystemError):
+            return ast.parse(text, str(path))
+    return ast.parse(text, str(path))
+
+
 def imports(path: Path) -> Iterator[str]:
     """Dotted names that a module imports, `from a import b` as a.b. A relative import is named from its package."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
