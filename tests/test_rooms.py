@@ -46,7 +46,7 @@ def modules(room: str) -> list[Path]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """The module. Python 3.11 counts the depth of all threads' syntax trees as one, and stumbles when another test's thread compiles too."""
+    """The module. Python 3.11 counts the depth of all threads' syntax trees as one, and stumbles when another thread compiles too."""
     text = path.read_text(encoding="utf-8")
     for _ in range(5):
         with suppress(SystemError):
