@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any, ClassVar, Self
 
 from cassandra.cluster import Session
@@ -52,7 +53,8 @@ class Row:
 
 @dataclass(frozen=True)
 class TableAnswer:
-    """A table at one time. `slack` (s): how much later than `read_at` the ring may have looked at its clock."""
+    """A table at one time. `slack` (s): how much later than `read_at` the ring may have looked at its clock. `numbers` are the clustering
+    columns of type decimal: 1 and 1.00 are one row, and it depends on the replica which of them is shown."""
 
     keyspace: str
     name: str
@@ -61,6 +63,7 @@ class TableAnswer:
     rows: dict[str, Row]
     read_at: int = 0
     slack: int = 1
+    numbers: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -87,6 +90,17 @@ def key_of(values: dict[str, Json], keys: Sequence[str]) -> str:
     return json.dumps([values[name] for name in keys])
 
 
+def with_numbers(values: dict[str, Json], numbers: Sequence[str]) -> dict[str, Json]:
+    """The values, those columns of them in the one spelling that numbers of equal value share."""
+    return {name: _number(value) if name in numbers and value else value for name, value in values.items()}
+
+
+def _number(text: Json) -> str:
+    sign, digits, exponent = Decimal(str(text)).as_tuple()
+    significant = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' * sign}{significant}e{int(exponent) + len(digits) - len(significant)}" if significant else "0"
+
+
 def read(session: Session) -> Answer:
     """Read every table that is captured now. The session must be at ALL; it cannot be used for anything else afterwards."""
     described = list(_captured(session))
@@ -94,21 +108,25 @@ def read(session: Session) -> Answer:
     return Answer([_read_table(session, *about) for about in described])
 
 
-def _captured(session: Session) -> Iterator[tuple[str, str, str, list[tuple[str, str]]]]:
-    """Keyspace, name, id, and columns with their kinds, of every table whose cdc is on."""
+def _captured(session: Session) -> Iterator[tuple[str, str, str, list[tuple[str, str]], list[str]]]:
+    """Keyspace, name, id, columns with their kinds, and clustering columns of type decimal, of every table whose cdc is on."""
     for row in session.execute("SELECT keyspace_name, table_name, id, cdc FROM system_schema.tables"):
         if not row.cdc or row.keyspace_name.startswith("system"):
             continue
-        query = "SELECT column_name, kind, position FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
+        query = "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
         columns = session.execute(query, (row.keyspace_name, row.table_name))
         ordered = sorted(columns, key=lambda column: (_RANK[column.kind], column.position, column.column_name))
-        yield row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered]
+        numbers = [column.column_name for column in ordered if (column.kind, column.type) == ("clustering", "decimal")]
+        yield row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered], numbers
 
 
 _RANK = {"partition_key": 0, "clustering": 1, "static": 2, "regular": 3}
 
 
-def _read_table(session: Session, keyspace: str, name: str, table_id: str, columns: list[tuple[str, str]]) -> TableAnswer:
+def _read_table(
+    session: Session, keyspace: str, name: str, table_id: str, columns: list[tuple[str, str]], numbers: list[str]
+) -> TableAnswer:
+    numbers = [to_column(column) for column in numbers]
     keys = [column for column, kind in columns if _RANK[kind] < 2]
     others = [column for column, kind in columns if _RANK[kind] >= 2]
     selected = [quoted(column) for column, _ in columns]
@@ -119,11 +137,11 @@ def _read_table(session: Session, keyspace: str, name: str, table_id: str, colum
     # The driver's own rows are named tuples: it could not name these columns.
     result = session.execute_async(statement).result()
     slack = int(time.time()) - read_at + 1
-    found = [_row(columns, others, keys, result.column_types, raw, read_at) for raw in _tuples(result)]
+    found = [_row(columns, others, keys, numbers, result.column_types, raw, read_at) for raw in _tuples(result)]
     rows = {row.key: row for row in found}
     if len(rows) != len(found):
         raise AssertionError(f"{keyspace}.{name}: the ring has a key twice")
-    return TableAnswer(keyspace, name, table_id, [to_column(key) for key in keys], rows, read_at, slack)
+    return TableAnswer(keyspace, name, table_id, [to_column(key) for key in keys], rows, read_at, slack, numbers)
 
 
 def _tuples(result: Any) -> Iterator[tuple[bytes | None, ...]]:
@@ -131,10 +149,16 @@ def _tuples(result: Any) -> Iterator[tuple[bytes | None, ...]]:
 
 
 def _row(
-    columns: list[tuple[str, str]], others: list[str], keys: list[str], kinds: list[Any], raw: tuple[bytes | None, ...], now: int
+    columns: list[tuple[str, str]],
+    others: list[str],
+    keys: list[str],
+    numbers: list[str],
+    kinds: list[Any],
+    raw: tuple[bytes | None, ...],
+    now: int,
 ) -> Row:
     decoded = [from_ring(kind, value) for kind, value in zip(kinds, raw, strict=True)]
-    values = {to_column(column): value for (column, _), value in zip(columns, decoded, strict=False)}
+    values = with_numbers({to_column(column): value for (column, _), value in zip(columns, decoded, strict=False)}, numbers)
     start = len(columns)
     writetimes = dict(zip(others, decoded[start : start + len(others)], strict=True))
     ttls = dict(zip(others, decoded[start + len(others) :], strict=True))

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import pyarrow as pyiceberg_pyarrow
 from pyiceberg.types import ListType, MapType
 
-from tests.ring.proof.answer import Row, TableAnswer, key_of
+from tests.ring.proof.answer import Row, TableAnswer, key_of, with_numbers
 from tests.ring.proof.values import Json, from_lake
 from writetime.cql.names import from_column, to_changes_namespace, to_column, to_namespace
 
@@ -80,12 +80,12 @@ class Lake:
     def current(self, table: TableAnswer) -> list[Row] | None:
         """The rows of this life of the table; None if the warehouse has no such table."""
         columns = self._columns((to_namespace(table.keyspace), to_column(table.name)), table.id)
-        return None if columns is None else [_row(row, table.keys) for row in columns]
+        return None if columns is None else [_row(row, table) for row in columns]
 
     def changes(self, table: TableAnswer) -> list[Event]:
         """The events of this life of the table, in the order in which they are to be folded."""
         rows = self._columns((to_changes_namespace(table.keyspace), to_column(table.name)), table.id) or []
-        events = [_event(row, table.keys) for row in rows if row["table_id"] == table.id]
+        events = [_event(row, table) for row in rows if row["table_id"] == table.id]
         return sorted(events, key=lambda event: (event.batch, event.ordinal))
 
     def numbers(self, keyspace: str, name: str) -> list[tuple[int, int]]:
@@ -112,15 +112,16 @@ class Lake:
         return [{name: column[at] for name, column in columns.items()} for at in range(found.num_rows)]
 
 
-def _row(row: dict[str, Json], keys: list[str]) -> Row:
-    values = {name: value for name, value in row.items() if name not in (WRITETIME, EXPIRES_AT)}
+def _row(row: dict[str, Json], table: TableAnswer) -> Row:
+    values = with_numbers({name: value for name, value in row.items() if name not in (WRITETIME, EXPIRES_AT)}, table.numbers)
     facts = (dict(row[column] or []) for column in (WRITETIME, EXPIRES_AT))
-    return Row(key_of(values, keys), values, *facts)
+    return Row(key_of(values, table.keys), values, *facts)
 
 
-def _event(row: dict[str, Any], keys: list[str]) -> Event:
+def _event(row: dict[str, Any], table: TableAnswer) -> Event:
     taken = ("batch", "ordinal", "op", "reason", "before", "after", "ts_micro")
-    key = key_of(row["key"], keys) if row["key"] is not None else ""
+    row = {**row, **{part: row[part] and with_numbers(row[part], table.numbers) for part in ("key", "before", "after")}}
+    key = key_of(row["key"], table.keys) if row["key"] is not None else ""
     changed = [to_column(name) for name in row["changed"] or []]
     more = {name: row[name] for name in ("nodes", "file", "pos") if name in row}
     return Event(**{name: row[name] for name in taken}, key=key, changed=changed, id=row["table_id"], more=more)
