@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from itertools import cycle, groupby, islice
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -62,7 +62,7 @@ FOLDED: Final = pa.schema(
 )
 
 _COVERING: Final = ("range_delete", "partition_delete")
-_NO_PARTITION: Final = b""
+_NO_PARTITIONS: Final = (b"", b"\0")
 _ITEMS_PER_LOOKUP = 8192
 _BYTES_PER_LOOKUP = 16 << 20
 _DUE_PER_LOOKUP = 4096
@@ -158,7 +158,7 @@ class _ShardJoin:
             yield from passed
             passed.clear()
             pk = min(heads)
-            if pk != _NO_PARTITION:
+            if pk not in _NO_PARTITIONS:
                 yield from self._partition(pk, given.take(pk), due.take(pk))
             given.go_on(pk)
             due.go_on(pk)
@@ -168,7 +168,9 @@ class _ShardJoin:
     def _items(self, batches: Batches, passed: list[dict[str, Any] | pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         """The items that are to be folded one by one, their records looked up. What is none, and what has been joined by the column, goes
         to `passed`; so that this does not become more and more, a row of no partition comes where one may stand."""
-        last = _NO_PARTITION
+        last = _NO_PARTITIONS[0]
+        # Two of one partition in a row would be one group, which ends when another begins.
+        nobody = cycle(_NO_PARTITIONS)
         for stretch in _stretches(batches):
             rest = stretch if stretch is None else stretch.filter(pc.equal(stretch["kind"], "item"))
             if stretch is not None and rest is not None:
@@ -182,7 +184,7 @@ class _ShardJoin:
             yield from items
             last = items[-1]["pk"] if items else last
             if not items and (self.plain is None or self.plain.waits_for != last):
-                yield {"pk": _NO_PARTITION}
+                yield {"pk": next(nobody)}
 
     def _partition(self, pk: bytes, items: Iterable[dict[str, Any]], due: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         key = split_record_key(pk)[0]

@@ -109,7 +109,8 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "accounting": [],
             "state": state,
             "snapshots_refused": {},
-            "horizon": max((task.before for task in tasks), default=base.horizon or 0),
+            # What was purged once is gone, whatever gc_grace has become since.
+            "horizon": max([base.horizon or 0, *(task.before for task in tasks)]),
             "events": 0,
         }
     )

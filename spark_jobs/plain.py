@@ -36,7 +36,8 @@ class PlainRows:
     def __init__(self, settings: Settings, shard: Shard, about: dict[str, Any], schema: pa.Schema, counts: Counter[str]) -> None:
         self.settings, self.shard, self.about, self.schema, self.counts = settings, shard, about, schema, counts
         self._waiting: pa.RecordBatch | None = None
-        self._given_back: tuple[bytes, bytes] | None = None
+        # The rows of which a part has gone to the stream: that of the last message, and that of this one.
+        self._given_back: list[tuple[bytes, bytes] | None] = [None, None]
         self._last: tuple[bytes, bool] = (b"", False)
 
     def take(self, items: pa.RecordBatch | None) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
@@ -47,10 +48,11 @@ class PlainRows:
             return [], None
         rows = whole(parts)
         begins = starts(rows, ["pk", "row"])
+        self._given_back = [self._given_back[1], self._given_back[1]]
         if items is not None:
             last = int(begins[-1])
             if rows.num_rows - last > _WAITING:
-                self._given_back = rows["pk"][last].as_py(), rows["row"][last].as_py()
+                self._given_back[1] = rows["pk"][last].as_py(), rows["row"][last].as_py()
             else:
                 self._waiting = rows.slice(last)
                 rows, begins = rows.slice(0, last), begins[:-1]
@@ -86,14 +88,14 @@ class PlainRows:
         return out, rows.items.take(pa.array(rest)) if len(rest) else None
 
     def _plain(self, rows: _Rows, known: dict[bytes, bytes]) -> npt.NDArray[np.bool_]:
-        """Rows of partitions without a head, but for the one that has been given back."""
+        """Rows of partitions without a head, but for those of which a part is given back, or was."""
         headed = {pk for pk, name in zip(rows.pks, rows.names, strict=True) if not name}
         if self._last[1]:
             headed.add(self._last[0])
         plain = [pk not in headed and pk not in known for pk in rows.pks]
         self._last = rows.pks[-1], rows.pks[-1] in headed
         for end in (0, -1):
-            plain[end] &= (rows.pks[end], rows.names[end]) != self._given_back
+            plain[end] &= (rows.pks[end], rows.names[end]) not in self._given_back
         return np.array(plain, bool)
 
     # --- out -------------------------------------------------------------------------------------------------------------------------

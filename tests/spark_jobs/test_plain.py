@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_jobs import join, plain
 from spark_jobs.shards import upsert
-from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, of_kind, payloads
+from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.store import open_store
 
@@ -108,3 +108,35 @@ def test_counters() -> None:
     made = [Row((), cells=(Cell("n", THEN + key, context),)) for key in (1, 2)]
     found = [frame(Mutation((PartitionUpdate(COUNTS.id, key_of(key), rows=(row,)),))) for key, row in enumerate(made)]
     assert told(folded(found, engine="auto")) == told(folded(found, engine="python"))
+
+
+@pytest.mark.parametrize("counts", [(12, 9), (16, 9), (20, 20), (5, 30, 7), (40,)])
+def test_several_hot_rows(counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a row goes to the stream when there is too much of it: so has the rest, whatever row is next."""
+    monkeypatch.setattr(plain, "_WAITING", 2)
+    monkeypatch.setattr(join, "_ITEMS_PER_LOOKUP", 4)
+    hot = []
+    for line, count in enumerate(counts):
+        for at in range(count):
+            row = Row((key_of(line),), cells=(Cell("name", THEN + at, b"%d" % at),))
+            hot.append(frame(Mutation((PartitionUpdate(ORDERS.id, key_of(1), rows=(row,)),))))
+    found = folded(hot, engine="auto")
+    assert told(found) == told(folded(hot, engine="python"))
+    assert len(of_kind(found, "record")) == len(counts)
+    assert len(of_kind(found, "event")) == sum(counts)
+
+
+def test_what_is_joined_at_once_goes_out_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "_ITEMS_PER_LOOKUP", 4)
+    held: list[int] = []
+    told_of = join._ShardJoin._items
+
+    def items(self: Any, batches: Any, passed: list[Any]) -> Any:
+        for row in told_of(self, batches, passed):
+            held.append(len(passed))
+            yield row
+
+    monkeypatch.setattr(join._ShardJoin, "_items", items)
+    folded([frame(insert(ORDERS, key, {"name": "x"}, 1)) for key in range(400)], engine="auto")
+    assert len(held) > 50
+    assert max(held) < 30
