@@ -20,5 +20,5 @@ def test_a_small_ring_equals_its_tables_and_a_broken_rule_shows(tmp_path: Path) 
     assert outcome.events
     assert outcome.steps["start"] == outcome.steps["kill"] == 1
     assert outcome.steps["operations that one node alone took"]
-    for rule in ("expiry", "state"):
+    for rule in ("partition-deletion", "state"):
         assert noticed(rule, kept, tmp_path, set()), f"{rule} is broken and nobody has noticed"
