@@ -7,8 +7,9 @@ names. They start Spark jobs by path and never import them. Every `.py` in this 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
+from writetime.batch.documents import Manifest
 from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay, read_sealed
 from writetime.batch.publish import publish_due
 from writetime.commitlog.keystore import Keystore
@@ -50,17 +52,23 @@ def failure(error: WritetimeError) -> AirflowException:
     return AirflowException(str(error)) if error.retriable else AirflowFailException(str(error))
 
 
+def planned(plan: Callable[..., Manifest | None], nothing: str) -> Manifest:
+    """What `plan` gives for the pipeline as of now; skips what follows, with `nothing` for the reason, when there is nothing to do."""
+    config, store = pipeline()
+    try:
+        manifest = plan(store, config.cluster.name, now=datetime.now(UTC))
+    except WritetimeError as error:
+        raise failure(error) from error
+    if manifest is None:
+        raise AirflowSkipException(nothing)
+    return manifest
+
+
 class PlanBatchOperator(BaseOperator):
     """Plan the next batch over what has come in or expired; its number is the XCom. Skips what follows when there is nothing to do."""
 
     def execute(self, context: Context) -> int:
-        config, store = pipeline()
-        try:
-            manifest = plan_ingest(store, config.cluster.name, now=datetime.now(UTC))
-        except WritetimeError as error:
-            raise failure(error) from error
-        if manifest is None:
-            raise AirflowSkipException("nothing has come in, and nothing captured has expired")
+        manifest = planned(plan_ingest, "nothing has come in, and nothing captured has expired")
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
 
@@ -78,14 +86,9 @@ class PlanReplayOperator(BaseOperator):
     def execute(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
-        config, store = pipeline()
         start, end = datetime.fromisoformat(self.start), datetime.fromisoformat(self.end)
-        try:
-            manifest = plan_replay(store, config.cluster.name, start=start, end=end, now=datetime.now(UTC))
-        except WritetimeError as error:
-            raise failure(error) from error
-        if manifest is None:
-            raise AirflowSkipException(f"no segment in the archive was sealed between {start} and {end}")
+        plan = partial(plan_replay, start=start, end=end)
+        manifest = planned(plan, f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
         return manifest.number
 
@@ -94,13 +97,7 @@ class PlanMaintainOperator(BaseOperator):
     """Plan a batch of maintenance; its number is the XCom. Skips while there is no state."""
 
     def execute(self, context: Context) -> int:
-        config, store = pipeline()
-        try:
-            manifest = plan_maintain(store, config.cluster.name, now=datetime.now(UTC))
-        except WritetimeError as error:
-            raise failure(error) from error
-        if manifest is None:
-            raise AirflowSkipException("no batch has been sealed yet: there is no state to maintain")
+        manifest = planned(plan_maintain, "no batch has been sealed yet: there is no state to maintain")
         self.log.info("batch %s (maintain)", manifest.number)
         return manifest.number
 

@@ -55,11 +55,11 @@ from writetime.batch.documents import (
     ShardVersions,
     total,
 )
-from writetime.batch.plan import read_manifest, read_schema, read_sealed
+from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.report import batch_text
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
-from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
+from writetime.errors import AccountingMismatch, BatchError, DecodeError, SchemaError, WritetimeError
 from writetime.join.order import dropped_columns
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
@@ -258,8 +258,7 @@ class Batch:
         }
 
     def _shard_uri(self, table_id: UUID, generation: int, bucket: int) -> str:
-        name = names.state_shard(self.manifest.cluster, str(table_id), generation, bucket)
-        return f"{(self.config.state or self.config.bucket).rstrip('/')}/{name}"
+        return self.config.state_url(names.state_shard(self.manifest.cluster, str(table_id), generation, bucket))
 
     def _expected_replicas(self, schema: Schema, table: Table) -> int:
         """How many nodes of the shipping datacenters ought to hold each row (design: only those count)."""
@@ -403,7 +402,7 @@ class Batch:
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each touched shard, one task a shard, and collect the versions for the next batch."""
         number, bucket_url = self.manifest.number, self.config.bucket
-        places = {key: (*place, self._lease(*key, captured)) for table in captured for key, place in self._shards(table).items()}
+        places = {key: (*place, self._lease(table, key[1])) for table in captured for key, place in self._shards(table).items()}
 
         def write(batches: Batches) -> Batches:
             store = open_store(bucket_url)
@@ -418,26 +417,14 @@ class Batch:
         found = folded.filter("kind = 'record'").select("table_id", "bucket", "key", "state", "expires_at")
         grouped = found.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
         done = grouped.mapInArrow(write, schema=from_arrow_schema(_WRITTEN)).collect()
-        written = {(bytes(row.table_id), row.bucket): Written(row.version, row.earliest_expiry) for row in done}
+        written: dict[bytes, dict[int, Written]] = defaultdict(dict)
+        for row in done:
+            written[bytes(row.table_id)][row.bucket] = Written(row.version, row.earliest_expiry)
         state = dict(self.base.state) if self.base else {}
-        for table in captured:
-            state[str(table.id)] = self._versions_after(table, written)
-        return state
+        return state | {str(table.id): self._shard_versions(table).after(written.get(table.id.bytes, {})) for table in captured}
 
-    def _lease(self, table_id: bytes, bucket: int, captured: list[Table]) -> str:
-        table = next(table for table in captured if table.id.bytes == table_id)
+    def _lease(self, table: Table, bucket: int) -> str:
         return names.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
-
-    def _versions_after(self, table: Table, written: dict[tuple[bytes, int], Written]) -> ShardVersions:
-        known = self._shard_versions(table)
-        expires = known.expires or [None] * len(known.buckets)
-        after = [
-            written.get((table.id.bytes, bucket), Written(version, at))
-            for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True))
-        ]
-        return ShardVersions(
-            generation=known.generation, buckets=[each.version for each in after], expires=[e.earliest_expiry for e in after]
-        )
 
     def _commit_current(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
@@ -469,13 +456,7 @@ class Batch:
             horizon=self.base.horizon if self.base else None,
             events=sum(account.events for account in accounting),
         )
-        name = names.batch_object(self.manifest.cluster, self.manifest.number, "sealed")
-        try:
-            self.store.put(name, sealed.to_bytes(), if_generation=0)
-        except PreconditionFailed:
-            # Another driver of this very batch was first; its outcome is the same but for the clock.
-            return Sealed.model_validate_json(self.store.read(name))
-        return sealed
+        return seal(self.store, self.manifest.cluster, sealed)
 
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:

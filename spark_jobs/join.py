@@ -27,7 +27,7 @@ from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.shards import Record, Shard
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.mutation import decode_update
-from writetime.cql.ordered import HEAD, RowKeys, record_key, split_record_key
+from writetime.cql.ordered import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
 from writetime.join.flat import Engine
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
@@ -67,8 +67,6 @@ _ITEMS_PER_LOOKUP = 8192
 _BYTES_PER_LOOKUP = 16 << 20
 _DUE_PER_LOOKUP = 4096
 _ROWS_AT_HAND = 8192
-_PAST = b"\xff" * 5
-"""After all record keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +284,7 @@ class _State:
 
     def _partitions(self) -> Iterator[bytes]:
         """Keys of the heads of all partitions, there or not. Their records are ready, unless they are many."""
-        for pk, run in groupby(self.shard.scan(b"", _PAST), key=lambda record: record_key(split_record_key(record[0])[0])):
+        for pk, run in groupby(self.shard.scan(b"", PAST_RECORDS), key=lambda record: record_key(split_record_key(record[0])[0])):
             some = dict(islice(run, _ROWS_AT_HAND + 1))
             # Whoever folds a partition may have looked at the next one already.
             last = dict([*self._at_hand.items()][-1:])

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import structlog
@@ -23,12 +24,12 @@ from pyspark.sql import SparkSession
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Record, Shard, Written, upsert
 from writetime import names
-from writetime.batch.documents import Manifest, Sealed, ShardVersions
+from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
-from writetime.batch.plan import read_manifest, read_schema, read_sealed
+from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.config import PipelineConfig, load
-from writetime.cql.ordered import HEAD, split_record_key
-from writetime.errors import BatchError, PreconditionFailed, WritetimeError
+from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
+from writetime.errors import BatchError, WritetimeError
 from writetime.join import flat
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
@@ -38,9 +39,6 @@ from writetime.schema.model import Schema, Table
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
-
-PAST_ALL_KEYS: Final = b"\xff"
-"""Record keys begin with the length of the partition key, at most 65535, in four bytes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,9 +94,13 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     def purge(task: Task) -> tuple[Task, Written | None]:
         return task, purge_shard(open_store(bucket_url), task, schema, number, now)
 
-    written = dict(spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(purge).collect())
-    log.info("state purged", batch=number, shards=len(tasks), changed=sum(each is not None for each in written.values()))
-    state = {table_id: _versions(UUID(table_id), versions, written) for table_id, versions in base.state.items()}
+    done = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(purge).collect()
+    written: dict[UUID, dict[int, Written]] = defaultdict(dict)
+    for task, after in done:
+        if after is not None:
+            written[task.table_id][task.bucket] = after
+    log.info("state purged", batch=number, shards=len(tasks), changed=sum(map(len, written.values())))
+    state = {table_id: versions.after(written.get(UUID(table_id), {})) for table_id, versions in base.state.items()}
     _carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
@@ -114,7 +116,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "events": 0,
         }
     )
-    return _seal(store, sealed, names.batch_object(cluster, number, "sealed"))
+    return seal(store, cluster, sealed)
 
 
 def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema) -> Iterator[Task]:
@@ -125,7 +127,7 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
         for bucket, version in enumerate(versions.buckets if table is not None else ()):
             if table is not None and version:
                 place = manifest.cluster, name, versions.generation, bucket
-                uri = f"{(config.state or config.bucket).rstrip('/')}/{names.state_shard(*place)}"
+                uri = config.state_url(names.state_shard(*place))
                 yield Task(table_id, bucket, uri, version, names.state_lease(*place), purge_before(manifest.now, table.gc_grace_seconds))
 
 
@@ -147,7 +149,7 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
     order = ClusteringOrder(table, schema.types)
     partition: bytes | None = None
     rows = RowPurger(None, order, before)
-    for key, state in shard.scan(b"", PAST_ALL_KEYS):
+    for key, state in shard.scan(b"", PAST_RECORDS):
         pk, row = split_record_key(key)
         if row == HEAD:
             head = decode_head(state, order)
@@ -166,28 +168,11 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
             yield Record(key, left, ends)
 
 
-def _versions(table_id: UUID, known: ShardVersions, written: dict[Task, Written | None]) -> ShardVersions:
-    buckets = list(known.buckets)
-    expires = list(known.expires) or [None] * len(buckets)
-    for task, done in written.items():
-        if task.table_id == table_id and done is not None:
-            buckets[task.bucket], expires[task.bucket] = done.version, done.earliest_expiry
-    return known.model_copy(update={"buckets": buckets, "expires": expires})
-
-
 def _carry_over(store: Store, cluster: str, base: int, number: int) -> None:
     """What was learnt up to the base is what is known after this batch."""
     store.put(names.batch_object(cluster, number, "schema"), store.read(names.batch_object(cluster, base, "schema")))
     local = read_local(store, cluster, base).model_copy(update={"opened": [], "rereads": [], "not_understood": []})
     store.put(names.batch_object(cluster, number, "local"), local.to_bytes())
-
-
-def _seal(store: Store, sealed: Sealed, name: str) -> Sealed:
-    try:
-        store.put(name, sealed.to_bytes(), if_generation=0)
-    except PreconditionFailed:
-        return Sealed.model_validate_json(store.read(name))
-    return sealed
 
 
 if __name__ == "__main__":

@@ -16,14 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.runs import joined, lengths, starts, whole
+from spark_jobs.runs import Ints, joined, lengths, starts, whole, without_prefix
 from spark_jobs.shards import Shard
 from writetime.commitlog.cells import chunks
-from writetime.cql.ordered import split_record_key
+from writetime.cql.ordered import LENGTH_BYTES
 from writetime.join import bulk, flat
 from writetime.join.stream import Settings
-
-Ints = npt.NDArray[np.int64]
 
 _WAITING: Final = 4096
 """Items of one row that wait for more of them."""
@@ -125,8 +123,7 @@ class PlainRows:
             "event",
             seq=pa.array(np.arange(first, first + size)),
             last=pa.array(last),
-            # Not by binary_slice, whose buffers become too small for bytes.
-            pk=pa.array([split_record_key(pk)[0] for pk in source["pk"].to_pylist()], pa.binary()),
+            pk=without_prefix(source["pk"], LENGTH_BYTES),
             before=found.versions.take(found.event_before.take(pa.array(kept))),
             static_before=nothing,
             after=found.versions.take(found.event_after.take(pa.array(kept))),
@@ -172,6 +169,5 @@ class _Rows:
         self.of: Ints = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, items.num_rows)))
         pks, names = (items[name].take(pa.array(begins)) for name in ("pk", "row"))
         self.pks, self.names, self.keys = pks.to_pylist(), names.to_pylist(), joined(pks, names).to_pylist()
-        self.twice = np.ones(len(begins), bool)
         moments = starts(items, ["pk", "row", "ts", "content"])
-        self.twice[:] = np.bincount(self.of[moments], minlength=len(begins)) < np.bincount(self.of, minlength=len(begins))
+        self.twice = np.bincount(self.of[moments], minlength=len(begins)) < np.bincount(self.of, minlength=len(begins))

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_jobs.runs import Ints, fixed
 from writetime.batch.documents import SegmentInput
 from writetime.commitlog import cells
 from writetime.commitlog.frames import BODY_OFFSET
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Batches = Iterable[pa.RecordBatch]
-Ints = npt.NDArray[np.int64]
 
 _PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64())])
 SEGMENTS = pa.schema([("segments", pa.list_(_PLACE))])
@@ -490,7 +490,7 @@ class _Task:
         key_values = _slices(segment.image, frames.key_offset[at], frames.key_length[at])
         buckets = np.array([self.routes.buckets[table_id] for table_id in self.tables], np.int64)[tables]
         hashes = np.fromiter(map(zlib.crc32, key_values), np.int64, size)
-        digests = pa.py_buffer(b"".join(key[:_DIGEST_BYTES] for key in keys))
+        digests = np.frombuffer(b"".join(key[:_DIGEST_BYTES] for key in keys), np.uint8).reshape(-1, _DIGEST_BYTES)
         codes = pa.array(tables, pa.int32())
         return [
             pa.repeat("update", size),
@@ -498,9 +498,7 @@ class _Task:
             pa.array([table_id.bytes for table_id in self.tables], pa.binary()).take(codes),
             pa.array(hashes % buckets, pa.int32()),
             _binary(key_values),
-            pa.Array.from_buffers(
-                pa.binary(), size, [None, pa.py_buffer(np.arange(size + 1, dtype=np.int32) * np.int32(_DIGEST_BYTES)), digests]
-            ),
+            fixed(digests),
             pa.array(updates, pa.int32()),
             _binary(_slices(segment.image, frames.offset[at], frames.length[at])),
             pa.nulls(size, pa.string()),

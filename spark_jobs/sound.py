@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from spark_jobs.runs import Ints
 from writetime.cql.arrow import to_arrow_value
 from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
 from writetime.errors import DecodeError
 
-Ints = npt.NDArray[np.int64]
 Mask = Any
 """An array of numpy's booleans."""
 

@@ -167,6 +167,10 @@ class PipelineConfig(_Model):
     node: NodeConfig | None = Field(default=None, description="Needed by the shipper only.")
     buckets: int = Field(default=1, ge=1, le=4096, description="State shards of a table that is new.")
 
+    def state_url(self, name: str) -> str:
+        """Where what `names` calls so lies, of the state."""
+        return f"{(self.state or self.bucket).rstrip('/')}/{name}"
+
 
 def load(path: str | Path) -> PipelineConfig:
     """Read and validate a pipeline's YAML. ConfigError says which key of which file is wrong, and why."""

@@ -12,8 +12,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_jobs.scan import Routes as Routes
+from spark_jobs.scan import chunked
 from spark_jobs.scan import key_bucket as key_bucket
-from writetime.batch.documents import SegmentInput
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import peek, scan
@@ -53,8 +53,6 @@ ROUTED = pa.schema(
         ("detail", pa.string()),
     ]
 )
-
-_BYTES_PER_BATCH = 4 << 20
 
 
 def scanner(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches], Batches]:
@@ -206,22 +204,3 @@ def _routed(
         "body": frame["body"] if keep_bytes else None,
         "detail": detail,
     }
-
-
-def chunked(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Batches:
-    """Rows as record batches of bounded size, so that one large segment does not become one large message."""
-    pending: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        pending.append(row)
-        size += 64 + sum(len(value) for value in row.values() if isinstance(value, bytes))
-        if size >= _BYTES_PER_BATCH:
-            yield pa.RecordBatch.from_pylist(pending, schema=schema)
-            pending, size = [], 0
-    if pending:
-        yield pa.RecordBatch.from_pylist(pending, schema=schema)
-
-
-def segment_rows(segments: list[SegmentInput]) -> list[tuple[int, str, int]]:
-    """The manifest's segments as rows of SEGMENTS."""
-    return [(index, segment.object, segment.generation) for index, segment in enumerate(segments)]

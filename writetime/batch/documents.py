@@ -5,7 +5,7 @@ Times are ISO-8601 UTC, `now` is seconds since the Unix epoch, positions are log
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -83,6 +83,13 @@ class ShardVersions(Document):
     def next_expiry(self) -> int | None:
         """When something of the table expires next, s since the epoch."""
         return min((at for at in self.expires if at is not None), default=None)
+
+    def after(self, written: Mapping[int, tuple[int, int | None]]) -> ShardVersions:
+        """These versions once some buckets were written: by bucket, the new version, and when the first thing in it expires."""
+        buckets, expires = list(self.buckets), list(self.expires) or [None] * len(self.buckets)
+        for bucket, (version, at) in written.items():
+            buckets[bucket], expires[bucket] = version, at
+        return self.model_copy(update={"buckets": buckets, "expires": expires})
 
 
 class Manifest(Document):

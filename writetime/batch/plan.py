@@ -62,6 +62,16 @@ def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
     return Sealed.read(store, names.batch_object(cluster, number, "sealed"))
 
 
+def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
+    """Create the seal; the one that is there if another driver of this very batch was first: it is the same but for the clock."""
+    name = names.batch_object(cluster, sealed.number, "sealed")
+    try:
+        store.put(name, sealed.to_bytes(), if_generation=0)
+    except PreconditionFailed:
+        return Sealed.model_validate_json(store.read(name))
+    return sealed
+
+
 def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000) -> Manifest | None:
     """The manifest to run next: an unsealed one again, else a new one over what has come in; None when there is nothing to do."""
     past = history(store, cluster)

@@ -57,6 +57,10 @@ _COMPLEMENT: Final = bytes(range(255, -1, -1))
 _SIGN_TURNED: Final = [_FULL + bytes([byte ^ 0x80]) for byte in range(256)]
 _SIGNED_ORDER: Final = bytes(byte ^ 0x80 for byte in range(256))
 _LENGTH = struct.Struct(">I")
+LENGTH_BYTES: Final = _LENGTH.size
+"""Bytes of a record key ahead of the partition key."""
+PAST_RECORDS: Final = b"\xff"
+"""After all record keys: the length of a partition key is 65535 at most."""
 _LONG: Final = 127
 
 
@@ -70,8 +74,8 @@ def record_key(pk: bytes, row: bytes = HEAD) -> bytes:
 
 def split_record_key(key: bytes) -> tuple[bytes, bytes]:
     """Inverse of `record_key`: (partition key, row key or `HEAD`)."""
-    end = 4 + _LENGTH.unpack_from(key)[0]
-    return key[4:end], key[end:]
+    end = LENGTH_BYTES + _LENGTH.unpack_from(key)[0]
+    return key[LENGTH_BYTES:end], key[end:]
 
 
 class RowKeys:
