@@ -10,6 +10,7 @@ from uuid import UUID
 
 from spark_jobs.rows import RowShape
 from writetime.cql.ordered import RowKeys
+from writetime.join.counters import total
 from writetime.join.event import TableView
 from writetime.join.view import VisibleRow
 from writetime.model import Bound, Cell, PartitionUpdate, Row
@@ -37,6 +38,10 @@ class Checks:
             self._row(update.key, VisibleRow(row.clustering, _values(row)))
 
     def _row(self, key: bytes, row: VisibleRow) -> None:
+        if self.table.is_counter:
+            # Cells of dropped columns are not shown, but merged they are.
+            for cell in row.cells + row.static_cells:
+                total(cell.value)
         self.shape.values(self._view.row_values(key, row))
 
     def _bound(self, key: bytes, bound: Bound, place: Callable[[Bound], bytes]) -> None:

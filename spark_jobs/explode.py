@@ -17,7 +17,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from spark_jobs.checks import Checks
 from spark_jobs.runs import by_shard, fixed, lengths, record_keys, starts, whole
 from spark_jobs.scan import COPIES, Batches, chunked
-from spark_jobs.sound import Values, sound, sound_elements, sound_keys
+from spark_jobs.sound import Values, sound, sound_contexts, sound_elements, sound_keys
 from writetime.batch.truncations import Cuts
 from writetime.commitlog import cells
 from writetime.commitlog.encode import encode_update
@@ -149,10 +149,12 @@ class _Explosion:
         slow[of_mutation[of_update[suspects]]] = True
         keys = decoded.updates["key"]
         slow[of_mutation[mine & self._odd_keys(keys)]] = True
+        names = self._row_names(decoded.rows["clustering"], mine[of_update] & ~slow[of_mutation[of_update]])
+        slow[of_mutation[of_update[names.nameless]]] = True
         kept = mine & ~slow[of_mutation]
         if not kept.any():
             return
-        yield from self._fast_items(mutations, decoded, kept)
+        yield from self._fast_items(mutations, decoded, kept, names)
 
     def _suspects(self, decoded: cells.Decoded, asked: Bools) -> Bools:
         """Which of the rows that are asked about may hold something that cannot be used."""
@@ -168,11 +170,15 @@ class _Explosion:
         names = [column_name(raw) for raw in found["column"].dictionary.to_pylist()]
         for code in np.unique(codes[wanted]).tolist():
             kind = self.checks.shape.columns.get(names[code])
-            # Nobody sees what a dropped column holds.
+            at = np.flatnonzero(wanted & (codes == code))
             if kind is not None:
-                at = np.flatnonzero(wanted & (codes == code))
                 good = sound_elements(kind, paths.some(at), values.some(at)) if kind.multicell else sound(kind, values.some(at))
-                suspects[of_row[at[~good]]] = True
+            elif self.table.is_counter:
+                good = sound_contexts(values.some(at))
+            else:
+                # Nobody sees what a dropped column holds.
+                continue
+            suspects[of_row[at[~good]]] = True
         return suspects | self._odd_clusterings(decoded.rows["clustering"], asked)
 
     def _odd_clusterings(self, clusterings: Any, asked: Bools) -> Bools:
@@ -195,7 +201,20 @@ class _Explosion:
         odd: Bools = ~sound_keys(kinds, Values.of(keys))
         return odd
 
-    def _fast_items(self, mutations: Any, decoded: cells.Decoded, kept: Bools) -> Batches:
+    def _row_names(self, clusterings: Any, asked: Bools) -> _Names:
+        """Keys of the rows that are asked about."""
+        found: list[bytes | None] = [None] * len(asked)
+        at = np.flatnonzero(asked)
+        for row, values in zip(at.tolist(), clusterings.take(pa.array(at)).to_pylist(), strict=True):
+            try:
+                found[row] = self.checks.keys.key(tuple(values))
+            except DecodeError:
+                # What can be shown cannot always be ordered.
+                continue
+        keys = pa.array(found, pa.binary())
+        return _Names(keys, asked & keys.is_null().to_numpy(zero_copy_only=False))
+
+    def _fast_items(self, mutations: Any, decoded: cells.Decoded, kept: Bools, names: _Names) -> Batches:
         of_mutation = decoded.updates["position"].to_numpy()
         of_update = decoded.rows["update"].to_numpy()
         packed = bulk.pack(decoded, engine=self.plan.engine)
@@ -223,7 +242,7 @@ class _Explosion:
             "table_id": pa.repeat(pa.scalar(self.table.id.bytes, pa.binary()), size),
             "bucket": pa.repeat(pa.scalar(self.shard["bucket"], pa.int32()), size),
             "pk": record_keys(decoded.updates["key"].take(pa.array(updates))),
-            "row": self._row_keys(decoded.rows["clustering"].take(pa.array(rows))),
+            "row": names.keys.take(pa.array(rows)),
             "ts": pa.array(latest[updates]),
             "content": fixed(np.concatenate((digests[of_mutation[updates]], ordinals[updates]), axis=1)),
             "parts": pa.array(parts[updates], pa.int32()),
@@ -233,10 +252,6 @@ class _Explosion:
             "detail": pa.nulls(size, pa.string()),
         }
         yield pa.RecordBatch.from_arrays([columns[name] for name in ITEMS.names], schema=ITEMS)
-
-    def _row_keys(self, clusterings: Any) -> Any:
-        key = self.checks.keys.key
-        return pa.array([key(tuple(values)) for values in clusterings.to_pylist()], pa.binary())
 
     # --- one by one -------------------------------------------------------------------------------------------------------------------
 
@@ -278,6 +293,13 @@ class _Explosion:
 
     def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
         return {**_NOTHING, **self.shard, "kind": kind, **columns}
+
+
+class _Names(NamedTuple):
+    """Row keys (binary), null where none was asked for and for those that have none, which are `nameless`."""
+
+    keys: Any
+    nameless: Bools
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from spark_jobs.shards import Record, Shard
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.mutation import decode_update
 from writetime.cql.ordered import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
+from writetime.errors import BatchError, MalformedMutation
 from writetime.join.flat import Engine
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
@@ -74,7 +75,7 @@ class FoldPlan:
     """What a task is told: the schema, between which seconds its clock runs, which version of which shard to read, what events to make.
 
     `dropped_before`: by id, of tables of which other columns count as dropped than for the batch before, what did. Of these all that is in
-    the shard is looked at."""
+    the shard is looked at. `since_of`: by id, of tables that sat out some batches, where their clock has stood since."""
 
     schema: Schema
     now: int
@@ -84,6 +85,7 @@ class FoldPlan:
     deletes: Deletes = "rows"
     engine: Engine = "auto"
     dropped_before: Mapping[bytes, Mapping[str, int]] = field(default_factory=dict)
+    since_of: Mapping[bytes, int] = field(default_factory=dict)
 
 
 def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
@@ -141,7 +143,8 @@ class _ShardJoin:
         self.order = ClusteringOrder(self.table, plan.schema.types)
         keys = RowKeys(self.table, plan.schema.types)
         before = plan.dropped_before.get(table_id)
-        self.settings = Settings(self.order, keys, plan.now, plan.since, plan.versions, plan.engine, before)
+        since = plan.since_of.get(table_id, plan.since)
+        self.settings = Settings(self.order, keys, plan.now, since, plan.versions, plan.engine, before)
         self.shard = Shard(*plan.shards[table_id, bucket])
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
@@ -193,7 +196,15 @@ class _ShardJoin:
         groups = ((row, (self._item(each, each["item"]) for each in group)) for row, group in by_row.rest())
         due_rows = (row for each in due if (row := split_record_key(each)[1]) != HEAD)
         outputs = fold(self.settings, head, of_head, groups, _Rows(self.state, pk), due_rows)
-        yield from self._told(key, outputs)
+        try:
+            yield from self._told(key, outputs)
+        except MalformedMutation as error:
+            raise BatchError(
+                f"a row that was found good cannot be merged: {error}",
+                operation="join a partition",
+                obj=f"{self.table.label}, bucket {self.about['bucket']}, partition key {key.hex()}",
+                hint="This is a defect of writetime: keep the batch and report it.",
+            ) from error
 
     @staticmethod
     def _item(row: dict[str, Any], part: Any) -> Item:

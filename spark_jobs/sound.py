@@ -19,6 +19,7 @@ from spark_jobs.runs import Ints
 from writetime.cql.arrow import to_arrow_value
 from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
 from writetime.errors import DecodeError
+from writetime.join.counters import total
 
 Mask = Any
 """An array of numpy's booleans."""
@@ -116,6 +117,19 @@ def sound_elements(kind: CqlType, paths: Values, values: Values) -> Mask:
     if kind.kind == "set":
         return sound(first, paths)
     return sound(first, paths) & sound(last, values) if _may_be_key(first) else np.zeros(paths.size, bool)
+
+
+def sound_contexts(values: Values) -> Mask:
+    """Which values are counters that can be merged, whatever column they are of."""
+    return np.fromiter((_merges(value) for value in values.slices()), bool, values.size)
+
+
+def _merges(value: bytes) -> bool:
+    try:
+        total(value)
+    except DecodeError:
+        return False
+    return True
 
 
 def _udt_elements(kind: UdtType, paths: Values, values: Values) -> Mask:

@@ -38,7 +38,10 @@ from tests.spark_jobs.examples import (
 )
 from writetime.batch.truncations import Cut, Cuts, Source
 from writetime.cql.types import EMPTY, Duration
+from writetime.errors import BatchError
+from writetime.join.flat import Engine
 from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
+from writetime.schema.model import DroppedColumn
 from writetime.store import open_store
 
 
@@ -157,6 +160,40 @@ def test_a_column_that_the_schema_lacks_is_quarantined() -> None:
 
 def test_a_damaged_counter_is_quarantined() -> None:
     assert account(folded([frame(insert(COUNTS, 1, {"n": b"\0"}))])) == {"quarantined": 1}
+
+
+COMPOSITE = "'org.apache.cassandra.db.marshal.CompositeType(org.apache.cassandra.db.marshal.Int32Type)'"
+CUSTOM = table("custom", 20, {"id": "int", "c": COMPOSITE, "v": "text"}, clustering=1)
+GONE = {"old": DroppedColumn("old", "regular", "counter", THEN)}
+LESS_COUNTS = table("less", 21, {"id": "int", "n": "counter"}, flags=frozenset({"compound", "counter"}), dropped_columns=GONE)
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+@pytest.mark.parametrize("bad", [b"\0\1", b"\0\3abc\0", b"\2\1\1"])
+def test_a_clustering_that_shows_but_has_no_order_is_quarantined(bad: bytes, engine: Engine) -> None:
+    schema = schema_of(CUSTOM)
+    rows = [Row((value,), Liveness(THEN), cells=(Cell("v", THEN, b"x"),)) for value in (bad, b"\0\4\0\0\0\1\0")]
+    found = [frame(Mutation((PartitionUpdate(CUSTOM.id, b"\0\0\0\1", rows=(row,)),)), schema=schema) for row in rows]
+    assert account(folded(found, schema, engine=engine)) == {"applied": 1, "quarantined": 1, "events": 1}
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+def test_a_damaged_counter_of_a_dropped_column_is_quarantined(engine: Engine) -> None:
+    """Nobody sees it, but it would have to be merged."""
+    schema = schema_of(LESS_COUNTS)
+    values = [b"\1\2\3", b"\1\2\4", context(2), context(3)]
+    rows = [Row((), cells=(Cell("old", THEN + at, value),)) for at, value in enumerate(values)]
+    found = [frame(Mutation((PartitionUpdate(LESS_COUNTS.id, b"\0\0\0\1", rows=(row,)),)), schema=schema) for row in rows]
+    assert account(folded(found, schema, engine=engine)) == {"applied": 2, "quarantined": 2}
+
+
+def test_a_damaged_row_of_the_state_is_named(tmp_path: Path) -> None:
+    (record,) = payloads(folded([frame(insert(COUNTS, 1, {"n": context(2)}))]), "record")
+    damaged = record._replace(state=record.state.replace(context(2), b"\1" + context(2)[1:]))
+    uri = str(tmp_path / "shard")
+    shard = uri, upsert(uri, 0, 1, [damaged], open_store(str(tmp_path / "bucket")), "lease.json").version
+    with pytest.raises(BatchError, match=r"shop\.counts.* 00000001"):
+        folded([frame(insert(COUNTS, 1, {"n": context(3)}))], shards={COUNTS.id: shard})
 
 
 def test_bad_values_that_are_dead_hold_up_nothing() -> None:
