@@ -122,12 +122,14 @@ def test_a_schema_stands_in_an_order_in_which_it_can_be_made() -> None:
         OLD: Table("k", "t", OLD, KEYS, dropped=True),
     }
     schema = Schema({"k": Keyspace("k", {})}, tables, {("k", "addr"): UserType("k", "addr", ("street",), ("text",))})
+    schema.types["k", "old"] = UserType("k", "old", ("a",), ("int",), dropped=True)
     heads = [statement.splitlines()[0] for statement in schema_cql(schema)]
     assert [head.split(" WITH")[0] for head in heads] == [
         "CREATE KEYSPACE k",
         "CREATE TYPE k.addr (",
         f"-- k.clust id {STATICS_TABLE.id}",
         f"-- k.t id {ID}",
+        "-- dropped: type k.old",
         "-- dropped: k.t@22222222",
     ]
     assert without_notes(list(schema_cql(schema))[-1]) == ""

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from spark_jobs.rows import why_not
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_TABLE
 from tests.schema.examples import (
     change,
@@ -228,7 +229,30 @@ def test_user_types() -> None:
     new = schema_row("types", ("addr",), T + DAY, {"field_names": ["street", "zip"], "field_types": ["text", "int"]})
     gone = [schema_row("types", ("old",), T, {"field_names": ["a"], "field_types": ["int"]}), deleted_row(("old",), T + 1)]
     history = [change("k", types=[old]), change("k", types=[new]), change("k", types=gone[:1]), change("k", types=gone[1:])]
-    assert learnt(history).schema().types == {("k", "addr"): UserType("k", "addr", ("street", "zip"), ("text", "int"))}
+    assert learnt(history).schema().types == {
+        ("k", "addr"): UserType("k", "addr", ("street", "zip"), ("text", "int")),
+        ("k", "old"): UserType("k", "old", ("a",), ("int",), dropped=True),
+    }
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [[drop(T + DAY), change("k", types=[deleted_row(("addr",), T + 2 * DAY)])], [drop_keyspace("k", T + DAY)]],
+    ids=["one by one", "all"],
+)
+def test_a_table_that_was_dropped_with_its_type_can_still_be_shown(gone: list[Mutation]) -> None:
+    homes = Table("k", "t", ID, {**TABLE.columns, "v": Column("v", "regular", "list<frozen<addr>>")}, cdc=True)
+    told = [(T, ["street"], ["text"]), (T + 1, ["street", "zip"], ["text", "int"])]
+    types = [change("k", types=[schema_row("types", ("addr",), at, {"field_names": n, "field_types": k})]) for at, n, k in told]
+    learner = learnt([create_table(homes, T + 1), *types, *gone])
+    schema = learner.schema()
+    assert schema.types == {("k", "addr"): UserType("k", "addr", ("street", "zip"), ("text", "int"), dropped=True)}
+    table = schema.tables[ID]
+    assert (table.dropped, learner.cdc_ever, why_not(table, schema)) == (True, {ID}, None)
+    # And back, as another one.
+    again = schema_row("types", ("addr",), T + 3 * DAY, {"field_names": ["x"], "field_types": ["int"]})
+    learner.apply(change("k", types=[again]))
+    assert learner.schema().types == {("k", "addr"): UserType("k", "addr", ("x",), ("int",))}
 
 
 def test_views_are_tables() -> None:

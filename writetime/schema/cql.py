@@ -1,8 +1,8 @@
 """A schema as CQL that would make it: keyspaces, user types in an order in which each finds the others, tables, views.
 
-What CQL cannot say of the past stands in comments: ids, dropped columns, lives of tables that are over. Texts of types are those that
-Cassandra wrote, which are CQL already. Names are quoted where CQL needs it, and in cases of doubt. What does not matter to a reader of
-mutations is not told: indexes, functions, triggers, masks, and options such as compaction. Knows no log.
+What CQL cannot say of the past stands in comments: ids, dropped columns and types, lives of tables that are over. Texts of types are
+those that Cassandra wrote, which are CQL already. Names are quoted where CQL needs it, and in cases of doubt. What does not matter to a
+reader of mutations is not told: indexes, functions, triggers, masks, and options such as compaction. Knows no log.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ def schema_cql(schema: Schema, *, system: bool = False) -> Iterator[str]:
 def _keyspace_with_all(schema: Schema, name: str) -> Iterator[str]:
     known = schema.keyspaces.get(name)
     yield keyspace_cql(known) if known else comment(f"keyspace {identifier(name)}: its CREATE KEYSPACE is not told, or it was dropped")
-    yield from (type_cql(each) for each in in_order([each for (keyspace, _), each in schema.types.items() if keyspace == name]))
+    types = [each for (keyspace, _), each in schema.types.items() if keyspace == name]
+    yield from (type_cql(each) for each in in_order([each for each in types if not each.dropped]))
     tables = sorted((table for table in schema.tables.values() if table.keyspace == name), key=lambda t: (t.view is not None, t.name, t.id))
     yield from (table_cql(table) for table in tables if not table.dropped)
+    for gone in in_order([each for each in types if each.dropped]):
+        yield "\n".join([comment(f"dropped: type {gone.keyspace}.{gone.name}"), *_commented(type_cql(gone))])
     yield from ("\n".join([comment(f"dropped: {table.label}"), *_commented(table_cql(table))]) for table in tables if table.dropped)
 
 

@@ -5,8 +5,9 @@ logs are read in any order, and a snapshot says the same again. So what is kept 
 ever seen of the columns that matter, and the schema is what last-write-wins makes of them. The order of `apply` does not matter.
 
 Because facts are kept, the past can be asked too: a table that was dropped or created anew lives on, as it was just before, with
-`dropped=True`, so that late frames of it can be decoded. A table that was told only in part (an ALTER without its CREATE), or in words
-that this version does not know, is left out, and `left_out` says why: one odd table must not cost the others.
+`dropped=True`, so that late frames of it can be decoded; and so does a user type, of which such a table may be made. A table that was
+told only in part (an ALTER without its CREATE), or in words that this version does not know, is left out, and `left_out` says why: one
+odd table must not cost the others.
 
 Of a name that is both a live column and a dropped one, the live one decodes cells, as in Java (db/Columns.Serializer.deserialize). For
 older cells that is the right one too but for a column that came back as a blob: Cassandra adds a column again only if its type can take
@@ -254,6 +255,11 @@ class _View:
         ]
         return {cell.column: _value("columns", cell) for cell in sorted(cells, key=lambda cell: cell.timestamp)}
 
+    def last_told(self, table: str, clustering: Clustering) -> dict[str, Any]:
+        """The latest values that a row ever had, be it there or not."""
+        cells = [cell for cell in self.facts[table].rows[clustering].cells if cell.value and not cell.is_tombstone]
+        return {cell.column: _value(table, cell) for cell in sorted(cells, key=lambda cell: (cell.timestamp, cell.value))}
+
     def _latest(self, deletions: Iterable[DeletionTime]) -> DeletionTime | None:
         latest: DeletionTime | None = None
         for deletion in deletions:
@@ -394,15 +400,17 @@ def _keyspace(name: str, view: _View) -> Keyspace | None:
 
 
 def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple[str, str], UserType]:
-    """The user type of that row; nothing if it was dropped."""
+    """The user type of that row; if it was dropped, as it was at last; nothing if it was never told."""
     (name,) = _text(clustering)
+    whole = {"field_names", "field_types"}
     values = view.row("types", clustering)
-    if not {"field_names", "field_types"} <= values.keys():
+    dropped = not whole <= values.keys()
+    if dropped and not whole <= (values := view.last_told("types", clustering)).keys():
         return {}
     names, kinds = values["field_names"], values["field_types"]
     if len(names) != len(kinds) or not all(isinstance(text, str) for text in (*names, *kinds)):
         raise SchemaError("its fields lack names or types", operation="learn the schema", obj=f"{keyspace}.{name}")
-    return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds))}
+    return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds), dropped)}
 
 
 def _value(table: str, cell: Cell) -> Any:

@@ -32,12 +32,13 @@ class DroppedColumn:
 
 @dataclass(frozen=True, slots=True)
 class UserType:
-    """A CREATE TYPE. Field types are CQL texts in the same grammar as column types."""
+    """A CREATE TYPE. Field types are CQL texts in the same grammar as column types. `dropped`: it is what a type was that is no more."""
 
     keyspace: str
     name: str
     field_names: tuple[str, ...]
     field_types: tuple[str, ...]
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

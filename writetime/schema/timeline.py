@@ -85,7 +85,7 @@ def differences(before: Schema, after: Schema) -> Iterator[Difference]:
     for name in sorted(before.keyspaces.keys() | after.keyspaces.keys()):
         yield from (Difference(name, text) for text in _keyspace(before.keyspaces.get(name), after.keyspaces.get(name)))
     for place in sorted(before.types.keys() | after.types.keys()):
-        yield from (Difference(place[0], text) for text in _type(before.types.get(place), after.types.get(place)))
+        yield from (Difference(place[0], text) for text in _type(_living(before, place), _living(after, place)))
     changed = [table for table_id, table in after.tables.items() if before.tables.get(table_id) is not table]
     for table in sorted(changed, key=lambda each: (each.full_name, not each.dropped, each.id)):
         yield from (Difference(table.keyspace, text) for text in _table(before.tables.get(table.id), table))
@@ -99,6 +99,11 @@ def _keyspace(before: Keyspace | None, after: Keyspace | None) -> Iterator[str]:
         yield f"keyspace {before.name} dropped"
     elif after is not None and before != after:
         yield f"keyspace {after.name} {'created' if before is None else 'altered'}"
+
+
+def _living(schema: Schema, place: tuple[str, str]) -> UserType | None:
+    found = schema.types.get(place)
+    return None if found is None or found.dropped else found
 
 
 def _type(before: UserType | None, after: UserType | None) -> Iterator[str]:
