@@ -113,7 +113,8 @@ def run(config: PipelineConfig, number: int) -> Sealed:
 class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
     rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
-    dropped by now, as they were; `events` counts what the stream tells, by shard."""
+    dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `events` counts
+    what the stream tells, by shard."""
 
     config: PipelineConfig
     store: Store
@@ -126,6 +127,7 @@ class Batch:
     refused: dict[UUID, str] = field(default_factory=dict)
     reshaped: set[UUID] = field(default_factory=set)
     altered: dict[bytes, Table] = field(default_factory=dict)
+    since: dict[bytes, int] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     local: LocalDocument = field(default_factory=LocalDocument)
 
@@ -160,7 +162,7 @@ class Batch:
     def _learn(self, surveyed: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
         learner = read_schema(self.store, self.manifest.cluster, self.base.number if self.base else 0)
-        before = learner.schema()
+        known = learner.schema()
         for name in self.manifest.schema_snapshots:
             self._apply_snapshot(learner, name)
         ddl = surveyed.filter("kind = 'schema'").select("segment", "body")
@@ -178,9 +180,24 @@ class Batch:
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
         self.refused = {table.id: reason for table in wanted if (reason := why_not(table, schema))}
         captured = [table for table in wanted if table.id not in self.refused]
-        self.reshaped = {table.id for table in captured if _reshaped(before, schema, table)}
-        self.altered = {table.id.bytes: old for table in captured if (old := _altered(before, schema, table)) is not None}
+        self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
+
+    def _compare(self, known: Schema, schema: Schema, captured: list[Table]) -> None:
+        """Note what has become of each table since it was last captured: mostly by the base, of which `known` is the schema."""
+        cluster, last = self.manifest.cluster, self.manifest.base
+        schemas, clocks = {last: known}, {}
+        for table in captured:
+            number = self.base.captured_by(table.id) if self.base else last
+            if number not in schemas:
+                schemas[number] = read_schema(self.store, cluster, number).schema()
+                clocks[number] = read_manifest(self.store, cluster, number).now
+            if number in clocks:
+                self.since[table.id.bytes] = clocks[number]
+            if _reshaped(schemas[number], schema, table):
+                self.reshaped.add(table.id)
+            if (old := _altered(schemas[number], schema, table)) is not None:
+                self.altered[table.id.bytes] = old
 
     def _apply_snapshot(self, learner: SchemaLearner, name: str) -> None:
         try:
@@ -243,6 +260,7 @@ class Batch:
             schema=schema,
             now=self.manifest.now,
             since=self.manifest.since,
+            since_of=self.since,
             shards=shards,
             versions=events.versions,
             deletes=events.deletes,
@@ -420,8 +438,11 @@ class Batch:
         written: dict[bytes, dict[int, Written]] = defaultdict(dict)
         for row in done:
             written[bytes(row.table_id)][row.bucket] = Written(row.version, row.earliest_expiry)
-        state = dict(self.base.state) if self.base else {}
-        return state | {str(table.id): self._shard_versions(table).after(written.get(table.id.bytes, {})) for table in captured}
+        state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
+        for table in captured:
+            after = self._shard_versions(table).after(written.get(table.id.bytes, {}))
+            state[str(table.id)] = after.model_copy(update={"behind": None})
+        return state
 
     def _lease(self, table: Table, bucket: int) -> str:
         return names.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)

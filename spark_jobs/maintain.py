@@ -120,10 +120,11 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
 
 
 def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema) -> Iterator[Task]:
-    """The shards that exist, each with how far it is purged; a table whose schema is lost stays as it is."""
+    """The shards that exist, each with how far it is purged. A table whose schema is lost stays as it is, and so does one that is not
+    captured now: what has expired there nobody has told."""
     for name, versions in sorted(base.state.items()):
         table_id = UUID(name)
-        table = schema.tables.get(table_id)
+        table = schema.tables.get(table_id) if versions.behind is None else None
         for bucket, version in enumerate(versions.buckets if table is not None else ()):
             if table is not None and version:
                 place = manifest.cluster, name, versions.generation, bucket

@@ -366,6 +366,16 @@ def test_an_expiry_that_is_due_makes_a_batch_but_not_one_a_second(
         assert plan_ingest(store, CLUSTER, now=NOW + timedelta(days=9)) is None
 
 
+def test_what_expires_in_a_table_that_is_not_captured_makes_no_batch(store: LocalStore) -> None:
+    ship(store, 1)
+    first = planned(store)
+    sealed = seal(store, first, expires=[first.now + 100, None])
+    out = {name: versions.captured_up_to(1) for name, versions in sealed.state.items()}
+    assert (sealed.next_expiry, sealed.model_copy(update={"state": out}).next_expiry) == (first.now + 100, None)
+    store.put(names.batch_object(CLUSTER, 1, "sealed"), sealed.model_copy(update={"state": out}).to_bytes())
+    assert plan_ingest(store, CLUSTER, now=NOW + timedelta(days=1)) is None
+
+
 def test_maintenance_takes_nothing_in_and_its_clock_stands_still(store: LocalStore) -> None:
     assert plan_maintain(store, CLUSTER, now=NOW) is None
     ship(store, 1)

@@ -73,16 +73,23 @@ def _moment(text: str | None) -> datetime | None:
 
 class ShardVersions(Document):
     """State of one table's life: generation, the dataset version of each key bucket (0 = nothing written yet), and when the first
-    thing in each expires (s since the epoch, None = nothing will; an empty list says nothing of any)."""
+    thing in each expires (s since the epoch, None = nothing will; an empty list says nothing of any).
+
+    `behind`: of a table that is not captured now, the last batch that captured it: nobody has told since what expired and was dropped."""
 
     generation: int = 0
     buckets: list[int]
     expires: list[int | None] = []
+    behind: int | None = None
 
     @property
     def next_expiry(self) -> int | None:
-        """When something of the table expires next, s since the epoch."""
-        return min((at for at in self.expires if at is not None), default=None)
+        """When something of the table expires next that a batch can tell, s since the epoch."""
+        return min((at for at in self.expires if at is not None and self.behind is None), default=None)
+
+    def captured_up_to(self, number: int) -> ShardVersions:
+        """These versions where no batch after that one captures the table."""
+        return self if self.behind is not None else self.model_copy(update={"behind": number})
 
     def after(self, written: Mapping[int, tuple[int, int | None]]) -> ShardVersions:
         """These versions once some buckets were written: by bucket, the new version, and when the first thing in it expires."""
@@ -166,6 +173,11 @@ class Sealed(Document):
     )
     events: int = 0
 
+    def captured_by(self, table_id: UUID) -> int:
+        """The last batch that captured the table, or would have: this one, unless its state says otherwise."""
+        versions = self.state.get(str(table_id))
+        return self.number if versions is None or versions.behind is None else versions.behind
+
     @property
     def next_expiry(self) -> int | None:
         """When anything captured expires next, s since the epoch."""
@@ -207,7 +219,6 @@ class LocalDocument(Document):
 
     truncations: dict[str, list[TruncationRecord]] = Field(default={}, description="By host id.")
     generations: dict[UUID, Opening] = {}
-    behind: dict[UUID, int] = Field(default={}, description="Of tables not captured now: the last batch by whose records their state goes.")
     opened: list[UUID] = []
     rereads: list[Reread] = []
     not_understood: list[str] = Field(default=[], description="Mutations of system.local that could not be read, and why.")

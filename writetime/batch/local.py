@@ -87,7 +87,6 @@ def decide(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
     return LocalDocument(
         truncations=records,
         generations=generations,
-        behind={table_id: past.number(table_id) for table_id in past.tables - looked_at if table_id in after},
         opened=opened,
         not_understood=not_understood,
         rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
@@ -161,22 +160,12 @@ class _Past:
         self._store = store
         self._manifest = manifest
         self._base = base
-        self._known = known
         self._cuts = {base.number if base else 0: cuts_by_table(_truncations(known.truncations))}
         self._mine = {_identity(segment) for segment in manifest.segments}
 
-    @property
-    def tables(self) -> frozenset[UUID]:
-        """Those that have a state."""
-        return frozenset(UUID(table_id) for table_id in (self._base.state if self._base else ()))
-
-    def number(self, table_id: UUID) -> int:
-        """The batch whose records the table's state goes by: the base, or the last that captured it."""
-        return self._known.behind.get(table_id, self._base.number if self._base else 0)
-
     def cut(self, table_id: UUID) -> tuple[Truncate, Cut] | None:
-        """What the table's state goes by."""
-        number = self.number(table_id)
+        """What the table's state goes by: the records of the base, or of the last batch that captured the table."""
+        number = self._base.captured_by(table_id) if self._base else 0
         if number not in self._cuts:
             self._cuts[number] = cuts_by_table(_truncations(read_local(self._store, self._manifest.cluster, number).truncations))
         return self._cuts[number].get(table_id)

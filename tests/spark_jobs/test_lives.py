@@ -1,0 +1,72 @@
+"""Tables that come and go: one that is not captured for a while has its story told when it is back.
+
+Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold into the current table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs import maintain
+from tests.spark_jobs.synthetic import CLUSTER, START, Ring, folded, insert, micros, update
+from tests.spark_jobs.test_alter import drop
+from writetime.batch.plan import plan_ingest, plan_maintain
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+DAY = 86_400
+
+
+def without_orders(ring: Ring) -> Ring:
+    tables = ring.config.tables.model_copy(update={"exclude": ["shop.orders"]})
+    return replace(ring, config=ring.config.model_copy(update={"tables": tables}))
+
+
+def told(events: list[dict[str, Any]]) -> list[tuple[str, str | None, tuple[int, int] | None]]:
+    """Op, reason and row of each."""
+    return [(e["op"], e["reason"], e["key"] and (e["key"]["id"], e["key"]["line"])) for e in events]
+
+
+def test_a_table_that_sits_out_tells_what_became_of_it_meanwhile(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, ttl=60, name=1))
+    ring.write(insert(1, 2, 1, name=2, amount=3))
+    ring.write(update(2, 1, 1, name=4))
+    ring.finish_and_ship(5)
+    assert ring.batch(10).next_expiry == START.timestamp() + 61
+
+    # Excluded, or refused for a batch because a type was not known yet: what expires and is dropped there waits, and nobody is kept busy.
+    out = without_orders(ring)
+    out.write(drop("name", 100))
+    out.finish_and_ship(110)
+    sealed = out.batch(200)
+    assert (sealed.events, sealed.next_expiry) == (0, None)
+    assert [versions.behind for versions in sealed.state.values()] == [1]
+    assert plan_ingest(ring.store, CLUSTER, now=START + timedelta(days=30)) is None
+    # Nor is anything forgotten before it was told, long after gc_grace.
+    out.write(insert(9, 9, 29 * DAY, amount=9))
+    out.finish_and_ship(29 * DAY)
+    assert out.batch(30 * DAY).next_expiry is None
+    manifest = plan_maintain(ring.store, CLUSTER, now=START + timedelta(days=30))
+    assert manifest is not None
+    maintain.run(ring.config, manifest.number)
+
+    ring.write(update(1, 2, 30 * DAY + 1, amount=5))
+    ring.finish_and_ship(30 * DAY + 5)
+    sealed = ring.batch(30 * DAY + 10)
+    assert sorted(told(ring.events(sealed.number)), key=str) == [
+        ("d", "alter", (2, 1)),
+        ("d", "expiry", (1, 1)),
+        ("u", "alter", (1, 1)),
+        ("u", "alter", (1, 2)),
+        ("u", None, (1, 2)),
+    ]
+    assert {e["ts_micro"] for e in ring.events(sealed.number) if e["reason"] == "expiry"} == {micros(61)}
+    assert (sealed.next_expiry, [versions.behind for versions in sealed.state.values()]) == (None, [None])
+    assert ring.current() == {(1, 2): {"amount": 5}} == folded(ring.events())
+    assert plan_ingest(ring.store, CLUSTER, now=START + timedelta(days=40)) is None
