@@ -2,7 +2,7 @@
 
 Strategy: a batch of its own kind, numbered and sealed like any, so that versions of shards stay pinned and nobody else writes meanwhile. It
 takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
-through as streams, one task a shard; only records that change are written. The seal's `horizon` says how far it went.
+through as streams, one task a shard; only records that change are written. The seal's `horizon` says what may not be replayed after it.
 
 Exit code: 0 sealed (or was already), 1 not. An unsealed batch of this kind is finished by the ingest job too.
 """
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("batch failed", batch=options.batch, **error.as_dict())
         print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(f"batch {sealed.number} ({sealed.kind}) sealed: purged up to {sealed.horizon}")  # noqa: T201
+    print(f"batch {sealed.number} ({sealed.kind}) sealed: what is older than {sealed.horizon} cannot be replayed")  # noqa: T201
     return 0
 
 
@@ -111,8 +111,8 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "accounting": [],
             "state": state,
             "snapshots_refused": {},
-            # What was purged once is gone, whatever gc_grace has become since.
-            "horizon": max([base.horizon or 0, *(task.before for task in tasks)]),
+            # How old a tombstone was says nothing of what it has beaten: a repair may have logged an old row yesterday.
+            "horizon": manifest.now if any(written.values()) else base.horizon,
             "events": 0,
         }
     )

@@ -402,9 +402,11 @@ def test_a_replay_does_not_reach_behind_what_was_purged(store: LocalStore) -> No
     hour = NOW.replace(minute=0)
     ship(store, 1, sealed_at=hour + timedelta(hours=1))
     seal(store, planned(store), horizon=int(hour.timestamp()) + 1)
-    with pytest.raises(BatchError, match=r"the interval begins before 2026-05-04T12:00:01Z.*fresh namespace") as raised:
-        plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=2), now=NOW)
-    assert not raised.value.retriable
+    # All of an hour is taken in, whenever in it the interval begins.
+    for minutes in (0, 30):
+        with pytest.raises(BatchError, match=r"the interval begins before 2026-05-04T12:00:01Z.*fresh namespace") as raised:
+            plan_replay(store, CLUSTER, start=hour + timedelta(minutes=minutes), end=hour + timedelta(hours=2), now=NOW)
+        assert not raised.value.retriable
     assert plan_replay(store, CLUSTER, start=hour + timedelta(hours=1), end=hour + timedelta(hours=2), now=NOW) is not None
 
 

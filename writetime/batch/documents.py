@@ -169,7 +169,8 @@ class Sealed(Document):
     snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
     horizon: int | None = Field(
-        default=None, description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far."
+        default=None,
+        description="What was sealed before this (s since the epoch) may have been beaten by tombstones that were purged since.",
     )
     events: int = 0
 

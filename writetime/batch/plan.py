@@ -103,7 +103,7 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
     """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
 
     BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again. BatchError for an
-    interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again.
+    interval that begins before the horizon: tombstones have been purged since, and what they had deleted would stand up again.
     """
     past = history(store, cluster)
     interval = (start.astimezone(UTC), end.astimezone(UTC))
@@ -149,11 +149,12 @@ def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBus
 
 
 def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> None:
-    if horizon is None or start.timestamp() >= horizon:
+    # The archive is by hours, and all of the first one is taken in.
+    if horizon is None or _hour(start).timestamp() >= horizon:
         return
     limit = datetime.fromtimestamp(horizon, UTC)
     raise BatchError(
-        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones of that time have been purged from the state, "
+        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones have been purged from the state since, "
         "and rows that they deleted would come back",
         operation="plan a replay",
         obj=cluster,
@@ -246,7 +247,12 @@ def _nodes(store: Store, cluster: str) -> dict[str, str]:
 
 
 def _hours(start: datetime, end: datetime) -> Iterator[datetime]:
-    hour = start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    hour = _hour(start)
     while hour < end:
         yield hour
         hour += timedelta(hours=1)
+
+
+def _hour(moment: datetime) -> datetime:
+    """The one that it lies in."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
