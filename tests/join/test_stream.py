@@ -474,3 +474,11 @@ def test_a_row_of_a_dropped_column_alone_goes_with_it() -> None:
         (key(2), True, "alter", 5),
     ]
     assert run(store, [], dropping(a=5), now=NOW, since=NOW, dropped_before={"a": 5}).events == []
+
+
+@pytest.mark.parametrize("dropped_at", [-5, 0])
+def test_a_drop_that_the_ring_dates_to_the_epoch_or_before_is_told_too(dropped_at: int) -> None:
+    store = Store()
+    run(store, [(0, update(rows=(Row(at(1), cells=(Cell("a", -7, i32(1)),)),)))], dropping(), now=NOW, since=NOW)
+    events = run(store, [], dropping(a=dropped_at), now=NOW, since=NOW, dropped_before={}).events
+    assert [(event.key, bool(event.after.row), event.reason) for event in events] == [(key(1), False, "alter")]

@@ -253,7 +253,8 @@ class _Partition:
             return None
         altered = {name for name, _ in before.items() ^ self.order.dropped.items()}
         times = (gone.dropped_at for name, gone in self.order.table.dropped_columns.items() if name in altered)
-        return since, -1, max(times, default=1), b""
+        # After the start, whatever time the ring gave the drop.
+        return since, -1, max([1, *times]), b""
 
     # --- the head --------------------------------------------------------------------------------------------------------------------
 
