@@ -1,18 +1,22 @@
 """The shipper's loop: look at cdc_raw, decide, act, sleep.
 
-Strategy: a round is complete in itself and remembers nothing that the folder and the bucket do not say, so a shipper may be killed at
+Strategy: a round is complete in itself and remembers nothing that the folders and the bucket do not say, so a shipper may be killed at
 any point. Segments go oldest first; the schema goes before the segments that were seen completed before it was read. One segment's
-trouble is reported and left for the next round, and holds up no other. A stop request is honoured between two files.
+trouble is reported and left for the next round, and holds up no other; only a store that does not answer, several segments in a row,
+ends the round. A stop request is honoured between two files.
 
-Knows the order of things; what a file is says `folder`, how one is shipped says `upload`, who the node is says `node`.
+Knows the order of things; what a file is say `folder` and `after_crash`, how one is shipped says `upload`, how much room there is says
+`guard`, who the node is says `node`.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,17 +24,30 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import node, upload
-from shippers.folder import Found, State, classify, look
+from shippers import node, seen, spill, upload
+from shippers.folder import Found, State
+from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
+from shippers.view import OURS, THE_NODES, View
 from writetime import names
 from writetime.config import PipelineConfig
-from writetime.errors import ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
+from writetime.errors import ConfigError, PreconditionFailed, ShipError, StoreError, StoreUnavailable, WritetimeError
 from writetime.names import SegmentRef
 from writetime.store import Store
 
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
+_IN_A_ROW = 3
+_AFTER_CRASH = "after-crash"
+_UNCLEAR = "If its node is gone or has restarted since: `writetime ship --drain`, as the user that owns the files."
+
+
+class Mode(Enum):
+    """How long the shipper runs."""
+
+    SERVICE = "until it is told to stop"
+    ONCE = "one round"
+    DRAIN = "one round, which takes the segments of a stopped node too"
 
 
 @dataclass(slots=True)
@@ -41,6 +58,9 @@ class Round:
     failed: list[WritetimeError] = field(default_factory=list)
     waiting: int = 0
     foreign: int = 0
+    unanswered: int = 0
+    """Segments in a row that failed because the store did not answer."""
+    put_aside: set[str] = field(default_factory=set)
 
     @property
     def ok(self) -> bool:
@@ -57,55 +77,147 @@ class Agent:
         self._link = link
         self._stop = stop
         self._pause = pause
+        self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
         self._facts: node.NodeFacts | None = None
         self._published: node.NodeFacts | None = None
         self._schema_version: str | None = None
         self._reported: set[str] = set()
+        self._limit: int | None = self._node.ship.cdc_total_space
+        self._limit_asked = False
+        self._level = Level.OK
+        self._noting_fails = False
+        self.metrics = seen.Metrics()
+        self.pulse = seen.Pulse()
 
-    def run(self, *, once: bool) -> bool:
+    def run(self, mode: Mode) -> bool:
         """Ship until stopped, or one round. Whether the last round shipped all it could. ShipError if another shipper is here."""
         with only_shipper(self._node.cdc_raw):
+            if self._node.ship.when_store_is_down == "spill":
+                spill.require_place(self._node.spill, self._node.cdc_raw)
             while True:
-                done = self._survive_round(once)
-                if once or self._stop.wait(self._node.poll_seconds):
+                done = self._survive_round(mode)
+                if mode is not Mode.SERVICE or self._stop.wait(self._node.poll_seconds):
                     return done
 
-    def round(self) -> Round:
+    def round(self, *, drain: bool = False) -> Round:
         """One look at the folder. Raises only what concerns the folder or the node as a whole."""
-        found = classify(look(self._node.cdc_raw))
+        self.pulse.beat()
+        view = self._see(drain=drain)
         facts = self._identify()
-        result = Round(
-            waiting=sum(f.state in (State.PREALLOCATED, State.GROWING) for f in found),
-            foreign=sum(f.state is State.FOREIGN for f in found),
-        )
-        self._report_foreign(found)
+        self._report_foreign(view.here)
         self._publish(facts)
         self._ship_schema(facts)
-        for item in found:
-            if self._stop.is_set():
+        result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)))
+        for folder, item in self._in_order(view):
+            if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
                 break
             if item.state is State.LEFTOVER_IDX:
-                self._remove_leftover(item)
-            if item.state is State.COMPLETED:
-                self._ship_segment(facts, item, result)
+                self._remove_leftover(folder, item)
+            if item.state in OURS and item.name not in result.put_aside:
+                self._ship_segment(facts, folder, item, result)
+        if result.unanswered:
+            self._make_room(result)
+        self._note(result)
         return result
 
-    def _survive_round(self, once: bool) -> bool:
+    def _survive_round(self, mode: Mode) -> bool:
         """A round whose trouble ends the run only if it is the only one, or if no later one can do better."""
         try:
-            result = self.round()
+            result = self.round(drain=mode is Mode.DRAIN)
         except ConfigError:
             raise
         except WritetimeError as error:
-            if once:
+            if mode is not Mode.SERVICE:
                 raise
+            self.metrics.failed(type(error).__name__)
             self._log.error("round failed", **error.as_dict())
             return False
-        if once or result.shipped or result.failed:
+        if mode is not Mode.SERVICE or result.shipped or result.failed:
             counts = {outcome.name.lower(): count for outcome, count in result.shipped.items()}
             self._log.info("round", **counts, failed=len(result.failed), waiting=result.waiting, foreign=result.foreign)
         return result.ok
+
+    # --- what there is, and how much room
+
+    def _see(self, *, drain: bool = False) -> View:
+        """Look into the folders, and tell of it: in the metrics always, in the log when there is less room than before, or more again."""
+        view = View.of(self._node, self._cdc_limit(), drain=drain)
+        for item in view.unclear:
+            if item.name not in self._reported:
+                self._reported.add(item.name)
+                self._log.warning(
+                    "not completed for long, and whether it is still written to cannot be told", file=item.name, hint=_UNCLEAR
+                )
+        self.metrics.saw(view.sight)
+        if view.level is not self._level:
+            say = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
+            space = view.space
+            say("space", level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
+            self._level = view.level
+        return view
+
+    def _in_order(self, view: View) -> list[tuple[Path, Found]]:
+        """Oldest first; at an alarm those first whose deletion frees the node's space."""
+        here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
+        aside = [(self._node.spill, item) for item in view.aside if item.segment is not None]
+        if self._level is Level.ALARM:
+            return here + aside
+        # The sort is stable: of two with one name, the one that was put aside is the older.
+        return sorted(aside + here, key=lambda found: found[1].segment or names.SegmentName(0, 0))
+
+    def _make_room(self, result: Round, in_hand: str = "") -> None:
+        """With the store down and an alarm on: put completed segments aside, if that is wanted, but for the one in hand."""
+        ship = self._node.ship
+        if ship.when_store_is_down != "spill":
+            return
+        view = self._see()
+        candidates = [item for item in view.here if item.name != in_hand]
+        try:
+            spill.require_place(self._node.spill, self._node.cdc_raw)
+            for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, while_=self._is_tight):
+                result.put_aside.add(moved.name)
+                self.metrics.put_aside()
+                self._log.warning("put aside", segment=moved.name, spill=str(self._node.spill))
+        except ShipError as error:
+            self._log.error("not put aside", **error.as_dict())
+
+    def _is_tight(self) -> bool:
+        """Whether a spill helps: not where the disk itself is full, which a node that goes on writing would fill to the brim."""
+        ship, space = self._node.ship, self._see().space
+        return space.share >= ship.alarm_at and space.free >= ship.disk_reserve
+
+    def _cdc_limit(self) -> int | None:
+        """cdc_total_space by configuration or from the node, which is asked until it has answered; None: not known."""
+        if self._limit is None and self._link is not None and not self._limit_asked:
+            try:
+                self._limit = self._link.cdc_total_space()
+                self._limit_asked = True
+            except ShipError as error:
+                self._log.warning("the node did not tell its cdc_total_space", **error.as_dict())
+                # A node that answers, but not this (3.11), need not be asked again.
+                self._limit_asked = not error.retriable
+        return self._limit
+
+    def _note(self, result: Round) -> None:
+        """Tell the outcome to `--status`; that it cannot be written down stops nothing."""
+        failed = [error.as_dict() for error in result.failed]
+        try:
+            seen.note(self._node.state / seen.NOTE, self._see().sight, failed=failed)
+            self._noting_fails = False
+        except OSError as error:
+            if not self._noting_fails:
+                self._log.warning("the look is not noted", message=str(error), hint="Check node.state_dir and its disk.")
+            self._noting_fails = True
+
+    def _remember(self, notes: Path, facts: node.NodeFacts) -> None:
+        try:
+            node.remember(notes, facts)
+        except ShipError as error:
+            # Of use at a start while the node is down, and no reason to let segments wait, least of all on a full disk.
+            self._log.warning("who the node is is not noted", **error.as_dict())
+
+    # --- who the node is, and its schema
 
     def _identify(self) -> node.NodeFacts:
         """Who the node is. Asked until it has answered once; until then the configuration and older notes have to do."""
@@ -119,7 +231,7 @@ class Agent:
                 self._log.warning("the node did not say who it is", **error.as_dict())
         facts = node.merge(self._config, told, node.recall(notes))
         if told:
-            node.remember(notes, facts)
+            self._remember(notes, facts)
         if told or self._link is None:
             self._facts = facts
         return facts
@@ -173,40 +285,70 @@ class Agent:
         ending = f"-{names.part(version)}.json"
         return any(info.name.endswith(ending) for info in self._store.list(names.schema_prefix(facts.cluster)))
 
-    def _ship_segment(self, facts: node.NodeFacts, item: Found, result: Round) -> None:
+    # --- segments
+
+    def _ship_segment(self, facts: node.NodeFacts, folder: Path, item: Found, result: Round) -> None:
         assert item.segment is not None
         ref = SegmentRef(facts.name, item.segment)
         log = self._log.bind(segment=item.name)
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, WritetimeError) and error.retriable),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(_ATTEMPTS), tenacity.stop_when_event_set(self._stop)),
-            wait=tenacity.wait_random_exponential(multiplier=self._pause, max=_LONGEST_PAUSE),
-            sleep=tenacity.sleep_using_event(self._stop),
-            before_sleep=lambda state: log.warning(
-                "again", attempt=state.attempt_number, error=str(state.outcome and state.outcome.exception())
-            ),
-            reraise=True,
-        )
+        self._pace.wait(lambda: self._level is not Level.OK or self._see().level is not Level.OK)
+        begun = time.monotonic()
         try:
-            outcome = retrying(upload.ship, self._store, ref, self._node.cdc_raw, facts.metadata())
+            outcome = self._retrying(item, log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item))
         except WritetimeError as error:
             log.error("not shipped", **error.as_dict())
             result.failed.append(error)
+            result.unanswered = result.unanswered + 1 if isinstance(error, StoreUnavailable) else 0
+            self.metrics.failed(type(error).__name__)
         else:
-            log.info(outcome.value, object=ref.incoming)
+            log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             result.shipped[outcome] += 1
+            result.unanswered = 0
+            self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
+            self._pace.spent(item.size)
+        self.pulse.beat()
 
-    def _remove_leftover(self, item: Found) -> None:
+    def _retrying(self, item: Found, log: Any, result: Round) -> tenacity.Retrying:
+        """Repeats what may succeed later; once only while the store has not answered for the last segment either."""
+
+        def before_sleep(state: tenacity.RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            log.warning("again", attempt=state.attempt_number, error=str(error))
+            self.pulse.beat()
+            if isinstance(error, StoreUnavailable):
+                self._make_room(result, in_hand=item.name)
+
+        attempts = 1 if result.unanswered else _ATTEMPTS
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, WritetimeError) and error.retriable),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(attempts), tenacity.stop_when_event_set(self._stop)),
+            wait=tenacity.wait_random_exponential(multiplier=self._pause, max=_LONGEST_PAUSE),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=before_sleep,
+            reraise=True,
+        )
+
+    def _remove_leftover(self, folder: Path, item: Found) -> None:
         """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
         assert item.segment is not None
-        if not (self._node.cdc_raw / item.segment.filename).exists():
-            upload.remove(self._node.cdc_raw / item.name)
+        if not (folder / item.segment.filename).exists():
+            upload.remove(folder / item.name)
 
     def _report_foreign(self, found: list[Found]) -> None:
         for item in found:
             if item.state is State.FOREIGN and item.name not in self._reported:
                 self._reported.add(item.name)
                 self._log.warning("not a segment, left alone", file=item.name, reason=item.reason)
+
+
+def _crashed(item: Found) -> bool:
+    return item.state is State.AFTER_CRASH or item.replayed
+
+
+def _about(item: Found) -> dict[str, str]:
+    """What the object carries of how the segment ended: after a crash its last section may not be whole, and that is no damage."""
+    about = {"ending": _AFTER_CRASH if _crashed(item) else "completed"}
+    return about if item.synced is None else about | {"synced": str(item.synced)}
 
 
 def _read_snapshot(path: Path) -> dict[str, Any]:

@@ -20,23 +20,35 @@ def ship(
     once: Annotated[
         bool, typer.Option("--once", help="One look at the folder, then end; exit code 1 if a file could not be shipped.")
     ] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="The node is stopped and will be wiped: ship its last segments too, then end like --once.")
+    ] = False,
 ) -> None:
     """Ship finished segments from this node's cdc_raw into the bucket, verify them, and only then delete them here."""
-    from shippers import node
-    from shippers.agent import Agent
+    from shippers import gentle, node, seen
+    from shippers.agent import Agent, Mode
     from writetime.config import load
     from writetime.store import open_store
 
+    if once and drain:
+        raise typer.BadParameter("--once and --drain exclude each other")
     settings = load(config)
     wanted = node.require_node(settings)
     configure_log()
-    link = node.Link(wanted) if wanted.address and wanted.connect else None
+    gentle.lower_priority(wanted.ship.nice)
+    mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
+    # A drain is for a stopped node: asking it would only take time.
+    link = node.Link(wanted) if wanted.address and wanted.connect and not drain else None
+    agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
+    server = seen.serve(wanted.ship.listen, agent.metrics, agent.pulse) if wanted.ship.listen and mode is Mode.SERVICE else None
     try:
-        done = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals()).run(once=once)
+        done = agent.run(mode)
     finally:
+        if server is not None:
+            server.close()
         if link is not None:
             link.close()
-    if once and not done:
+    if mode is not Mode.SERVICE and not done:
         raise typer.Exit(1)
 
 

@@ -4,13 +4,20 @@ From Cassandra 4.0 a segment is hard-linked into the folder when it is created, 
 at the first sync after a CDC write and holds the synced offset in decimal; when the segment is closed, the word COMPLETED
 follows on a second line (CommitLogSegment.writeCDCIndexFile). It is rewritten in place, so an empty or cut idx can be read: it
 means no more than "not yet". The consumer owns a completed segment and deletes both files.
+
+A node that is killed leaves segments without that word. When it starts again it replays them and writes idx files for those in which
+something is captured, with the file's length as offset (CommitLogReplayer.handleCDCReplayCompletion); one that it need not replay, or
+all of them where the node is gone, stay as they are. That nobody writes to a file any more is for the caller to find out.
+
+Cassandra 3.11 moves a segment into the folder once it is done with it, and knows no idx (CommitLogSegmentManagerCDC.discard).
 """
 
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -18,8 +25,9 @@ from writetime.errors import NotASegment, ShipError
 from writetime.names import SegmentName
 
 _IDX = re.compile(r"(CommitLog-\d+-\d+)_cdc\.idx")
-_COMPLETED = re.compile(rb"\d+\r?\nCOMPLETED\s*")
+_COMPLETED = re.compile(rb"(\d+)\r?\nCOMPLETED\s*")
 _FIRST_VERSION_WITH_IDX = 7
+_VERSION_OF_3_11 = 6
 
 
 class State(Enum):
@@ -31,6 +39,10 @@ class State(Enum):
     """Cassandra still writes to it, or the idx is just being rewritten."""
     COMPLETED = "completed"
     """Sealed: ours to ship and delete."""
+    MOVED_IN = "moved in"
+    """A segment of 3.11, which comes here whole. Ours, once it is seen that nobody is still copying it."""
+    AFTER_CRASH = "after a crash"
+    """Not completed, and nobody writes to it any more: ours as well. No listing shows that; see `shippers.after_crash`."""
     LEFTOVER_IDX = "leftover idx"
     """The idx of a completed segment whose log is gone: an earlier deletion was cut short."""
     FOREIGN = "foreign"
@@ -39,21 +51,41 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A directory entry. `idx` holds the content of a regular file named like an idx, else None."""
+    """A directory entry. `idx` holds the content of a regular file named like an idx, else None.
+
+    `trouble` says why that could not be read; `size` is in bytes, `mtime` in s since the epoch.
+    """
 
     name: str
     regular: bool = True
     idx: bytes | None = None
+    trouble: str = ""
+    size: int = field(default=0, compare=False)
+    mtime: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing in the folder. `segment` is None if foreign; `reason` says why something is foreign."""
+    """One thing in the folder. `segment` is None if foreign; `reason` says why something is foreign.
+
+    `synced` is the idx's offset where it is completed; `size` and `mtime` are the log's.
+    """
 
     name: str
     state: State
     segment: SegmentName | None = None
     reason: str = ""
+    synced: int | None = None
+    size: int = 0
+    mtime: float = 0.0
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the node completed the segment by a replay after a crash, which leaves the file's own length as offset.
+
+        A segment that is closed as usual ends before that: an allocation up to the very end is refused (CommitLogSegment.allocate).
+        """
+        return self.synced is not None and self.synced == self.size
 
 
 def look(folder: Path) -> list[Entry]:
@@ -78,43 +110,52 @@ def classify(entries: Iterable[Entry]) -> list[Found]:
             foreign.append(Found(entry.name, State.FOREIGN, reason=kind))
         else:
             (logs if kind == "log" else idxs)[stem] = entry
-    found = [_judge(stem, stem in logs, idxs.get(stem)) for stem in logs.keys() | idxs.keys()]
+    found = [_judge(stem, logs.get(stem), idxs.get(stem)) for stem in logs.keys() | idxs.keys()]
     known = sorted((f for f in found if f.segment), key=lambda f: (f.segment or SegmentName(0, 0), f.name))
     return known + sorted([*foreign, *(f for f in found if not f.segment)], key=lambda f: f.name)
 
 
 def _entry(path: Path) -> Entry | None:
-    regular = path.is_file() and not path.is_symlink()
-    if not (regular and _IDX.fullmatch(path.name)):
-        return Entry(path.name, regular)
+    idx, trouble = None, ""
     try:
-        return Entry(path.name, regular, path.read_bytes())
+        found = path.lstat()
+        regular = stat.S_ISREG(found.st_mode)
+        if regular and _IDX.fullmatch(path.name):
+            idx = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        trouble = f"cannot be read: {error.strerror}"
+    return Entry(path.name, regular, idx, trouble, found.st_size, found.st_mtime)
 
 
 def _kind(entry: Entry) -> tuple[str | None, str]:
     """(stem, "log" or "idx"), or (None, why it is foreign)."""
     if not entry.regular:
         return None, "is no regular file"
+    if entry.trouble:
+        return None, entry.trouble
     if match := _IDX.fullmatch(entry.name):
         return match[1], "idx"
     try:
         segment = SegmentName.parse(entry.name)
     except NotASegment as error:
         return None, error.message
-    if segment.version < _FIRST_VERSION_WITH_IDX:
-        return None, f"commit log version {segment.version} (Cassandra before 4.0) is not shipped"
+    if segment.version < _VERSION_OF_3_11:
+        return None, f"commit log version {segment.version} (Cassandra before 3.0) knows no CDC"
     return segment.stem, "log"
 
 
-def _judge(stem: str, has_log: bool, idx: Entry | None) -> Found:
+def _judge(stem: str, log: Entry | None, idx: Entry | None) -> Found:
     segment = SegmentName.parse(f"{stem}.log")
-    completed = idx is not None and _COMPLETED.fullmatch(idx.idx or b"") is not None
-    if not has_log:
+    completed = _COMPLETED.fullmatch(idx.idx or b"") if idx is not None else None
+    if log is None:
         if completed:
             return Found(segment.idx_filename, State.LEFTOVER_IDX, segment)
         return Found(segment.idx_filename, State.FOREIGN, reason="is an idx that is not completed, without its log")
-    if idx is None:
-        return Found(segment.filename, State.PREALLOCATED, segment)
-    return Found(segment.filename, State.COMPLETED if completed else State.GROWING, segment)
+    if completed:
+        return Found(segment.filename, State.COMPLETED, segment, "", int(completed[1]), log.size, log.mtime)
+    if segment.version < _FIRST_VERSION_WITH_IDX:
+        return Found(segment.filename, State.MOVED_IN, segment, size=log.size, mtime=log.mtime)
+    state = State.PREALLOCATED if idx is None else State.GROWING
+    return Found(segment.filename, state, segment, size=log.size, mtime=log.mtime)

@@ -8,6 +8,7 @@ talks to Cassandra, over CQL to this one node; it connects when it is needed and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from writetime.store import Store
 
 T = TypeVar("T")
 
+_SIZE = re.compile(r"(\d+)\s?(B|KiB|MiB|GiB)")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 30.0
 
@@ -65,6 +68,10 @@ class Link:
     def snapshot(self) -> dict[str, Any]:
         """The node's schema; see shippers.schema_snapshot."""
         return self._ask("ask the node for its schema", take_snapshot)
+
+    def cdc_total_space(self) -> int | None:
+        """The node's limit for cdc_raw in bytes; None if it does not tell (Cassandra before 4.0)."""
+        return self._ask("ask the node for cdc_total_space", _cdc_total_space)
 
     def close(self) -> None:
         if self._cluster is not None:
@@ -175,8 +182,7 @@ def publish(store: Store, facts: NodeFacts) -> bool:
 
 
 def notes_file(node: NodeConfig) -> Path:
-    folder = node.state_dir or node.cdc_raw.parent / f"{node.cdc_raw.name}.writetime"
-    return folder / "node.json"
+    return node.state / "node.json"
 
 
 def remember(path: Path, facts: NodeFacts) -> None:
@@ -220,6 +226,21 @@ def _facts(session: Any) -> dict[str, Any]:
         "release_version": release,
         "tokens": sorted(plain(tokens or []), key=int),
     }
+
+
+def _cdc_total_space(session: Any) -> int | None:
+    """4.0 tells MiB under `…_in_mb`; from 4.1 on the value carries its unit, and the old name may be there too."""
+    for setting, unit in (("cdc_total_space", ""), ("cdc_total_space_in_mb", "MiB")):
+        row = session.execute("SELECT value FROM system_views.settings WHERE name = %s", (setting,)).one()
+        if row is not None and row[0]:
+            return size_of(f"{row[0]}{unit}")
+    return None
+
+
+def size_of(text: str) -> int | None:
+    """Bytes of a size as Cassandra writes it (`4096MiB`); None if it is none, or 0, which stands for the default."""
+    match = _SIZE.fullmatch(text)
+    return int(match[1]) * _UNITS[match[2]] or None if match else None
 
 
 def _document(value: Mapping[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
+from shippers.gentle import forget
 from writetime.errors import ObjectNotFound, PreconditionFailed, ShipError
 from writetime.names import SegmentRef
 from writetime.store import ObjectInfo, Store
@@ -63,8 +64,12 @@ def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str
     `metadata` is added to the object's. ShipError when the store holds other bytes under the name, or when the file changed;
     StoreError and its children as the store raises them. Whatever is raised, the segment is still on disk.
     """
-    local = measure(ref, folder)
-    outcome = _processed(store, local) or _upload(store, local, metadata)
+    try:
+        local = measure(ref, folder)
+        outcome = _processed(store, local) or _upload(store, local, metadata)
+    finally:
+        # The node may hold a link of its own to the file: its pages would outlive the deletion.
+        forget(folder / ref.segment.filename)
     _require_unchanged(local)
     remove(local.log)
     remove(local.idx)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from writetime.errors import ConfigError
 
@@ -134,6 +134,55 @@ class AirflowConfig(_Model):
     )
 
 
+class ShipConfig(_Model):
+    """How the shipper stays out of the node's way, and what it does when space gets short. Sizes in bytes, or as text: 4GiB, 500MB."""
+
+    cdc_total_space: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        description="The node's setting of that name; absent: asked of the node, else Cassandra's default (4 GiB, at most an eighth of the "
+        "disk).",
+    )
+    warn_at: float = Field(default=0.5, gt=0, le=1, description="Share of cdc_total_space in use from which on the rate limit is lifted.")
+    alarm_at: float = Field(
+        default=0.8, gt=0, le=1, description="Share in use from which on it is an alarm, and files are spilled if that is wanted."
+    )
+    disk_reserve: ByteSize = Field(
+        default=ByteSize(1 << 30),
+        description="Free bytes on the disk of cdc_raw below which it is an alarm; below twice as many, a warning. Never spilled into.",
+    )
+    rate: ByteSize | None = Field(
+        default=None, gt=0, description="Bytes a second, on average over some segments, that are shipped at most while there is space."
+    )
+    when_store_is_down: Literal["keep", "spill"] = Field(
+        default="keep",
+        description="What becomes of completed segments at an alarm while the store is down. keep: they stay, and Cassandra refuses "
+        "CDC writes once its space is full. spill: they are renamed into spill_dir, which frees cdc_total_space without a copy, and are "
+        "shipped from there. Neither deletes anything.",
+    )
+    spill_dir: Path | None = Field(
+        default=None, description="Folder on the file system of cdc_raw, outside of it; default: `spill` in the shipper's state_dir."
+    )
+    after_crash_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        description="How long a segment that is not completed, and that no process holds open for writing, is left to its node, which "
+        "completes most such segments when it starts again. Then it is shipped as it is.",
+    )
+    listen: str | None = Field(
+        default="127.0.0.1:9464",
+        description="host:port of /metrics (Prometheus) and /healthz; null: none. With --once and --drain there is none.",
+        pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):\d{1,5}$",
+    )
+    nice: int = Field(default=10, ge=0, le=19, description="Added to the process's niceness, which sets its share of the disk too.")
+
+    @model_validator(mode="after")
+    def _warns_before_it_alarms(self) -> ShipConfig:
+        if self.warn_at > self.alarm_at:
+            raise ValueError(f"warn_at ({self.warn_at}) is above alarm_at ({self.alarm_at})")
+        return self
+
+
 class NodeConfig(_Model):
     """What the shipper has to know of its node. Only the shipper reads this part."""
 
@@ -148,6 +197,17 @@ class NodeConfig(_Model):
     schema_file: Path | None = Field(default=None, description="A schema snapshot to ship when the node cannot be asked.")
     state_dir: Path | None = Field(default=None, description="Where the shipper notes what the node told it last; default: beside cdc_raw.")
     poll_seconds: float = Field(default=5.0, gt=0, description="Pause between two looks at cdc_raw.")
+    ship: ShipConfig = ShipConfig()
+
+    @property
+    def state(self) -> Path:
+        """The shipper's own folder on the node."""
+        return self.state_dir or self.cdc_raw.parent / f"{self.cdc_raw.name}.writetime"
+
+    @property
+    def spill(self) -> Path:
+        """Where completed segments are put aside."""
+        return self.ship.spill_dir or self.state / "spill"
 
 
 class PipelineConfig(_Model):
@@ -244,6 +304,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
     if config.node is not None:
         paths = {name: getattr(config.node, name) for name in ("cdc_raw", "schema_file", "state_dir")}
-        absolute = {name: (base / path).resolve() for name, path in paths.items() if path is not None}
+        absolute: dict[str, Any] = {name: (base / path).resolve() for name, path in paths.items() if path is not None}
+        if config.node.ship.spill_dir is not None:
+            absolute["ship"] = config.node.ship.model_copy(update={"spill_dir": (base / config.node.ship.spill_dir).resolve()})
         update["node"] = config.node.model_copy(update=absolute)
     return config.model_copy(update=update)

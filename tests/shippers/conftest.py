@@ -37,7 +37,8 @@ class Folder:
         data = f"segment {number} ".encode() * 40 if data is None else data
         log = self.path / f"CommitLog-7-{number}.log"
         log.write_bytes(data)
-        os.utime(log, (SEALED, SEALED))
+        if idx is not None and b"COMPLETED" in idx:
+            os.utime(log, (SEALED, SEALED))
         if idx is not None:
             (self.path / f"CommitLog-7-{number}_cdc.idx").write_bytes(idx)
         return data
@@ -53,6 +54,7 @@ class FakeLink:
 
     version: str = "v1"
     down: bool = False
+    space: int | None = None
     asked: list[str] = field(default_factory=list)
     told: dict[str, Any] = field(
         default_factory=lambda: {
@@ -80,6 +82,10 @@ class FakeLink:
 
     def snapshot(self) -> dict[str, Any]:
         return dict(self._answer("snapshot", {"taken_at": "2026-01-01T00:00:00+00:00", "schema_version": self.version, "tables": []}))
+
+    def cdc_total_space(self) -> int | None:
+        space: int | None = self._answer("cdc_total_space", self.space)
+        return space
 
     def close(self) -> None:
         self.asked.append("close")

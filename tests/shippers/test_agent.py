@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import agent, upload
-from shippers.agent import Agent
+from shippers import upload, view
+from shippers.agent import Agent, Mode
 from shippers.lock import only_shipper
 from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
@@ -104,8 +104,8 @@ def test_an_idx_whose_log_was_missed_in_the_listing_is_kept(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.segment(1)
-    real = agent.look
-    monkeypatch.setattr(agent, "look", lambda path: [entry for entry in real(path) if not entry.name.endswith(".log")])
+    real = view.look
+    monkeypatch.setattr(view, "look", lambda path: [entry for entry in real(path) if not entry.name.endswith(".log")])
     agent_over(store).round()
     assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
     (folder.path / "CommitLog-7-1.log").unlink()
@@ -157,7 +157,7 @@ def test_a_stop_request_lets_the_file_in_hand_be_finished(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(store, "put", stopped_meanwhile)
-    assert agent_over(store, stop=stop).run(once=False)
+    assert agent_over(store, stop=stop).run(Mode.SERVICE)
     assert [info.name for info in store.list("cdc/")] == [ref(1).incoming]
     assert folder.names == [f"CommitLog-7-{n}{end}" for n in (2, 3) for end in (".log", "_cdc.idx")]
 
@@ -167,7 +167,7 @@ def test_the_loop_survives_a_bad_round(store: LocalStore, folder: Folder, agent_
     agent = agent_over(store, stop=stop)
     real = Agent.round
 
-    def bad_first(self: Agent) -> Any:
+    def bad_first(self: Agent, **_: Any) -> Any:
         rounds.append(1)
         if len(rounds) == 1:
             raise ShipError("the folder cannot be listed")
@@ -177,18 +177,18 @@ def test_the_loop_survives_a_bad_round(store: LocalStore, folder: Folder, agent_
 
     monkeypatch.setattr(Agent, "round", bad_first)
     with capture_logs() as logs:
-        assert agent.run(once=False)
+        assert agent.run(Mode.SERVICE)
     assert len(rounds) == 3
     assert [log["message"] for log in logs if log["event"] == "round failed"] == ["the folder cannot be listed"]
     rounds.clear()
     with pytest.raises(ShipError):
-        agent.run(once=True)
+        agent.run(Mode.ONCE)
 
 
 def test_a_second_shipper_does_not_start(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     folder.segment(1)
     with only_shipper(folder.path), pytest.raises(ShipError, match="another shipper"):
-        agent_over(store).run(once=True)
+        agent_over(store).run(Mode.ONCE)
     assert len(folder.names) == 2
 
 
@@ -317,5 +317,5 @@ def test_a_death_in_the_middle_is_not_taken_for_an_error(
 
     monkeypatch.setattr(upload, "_upload", bug)
     with pytest.raises(ZeroDivisionError):
-        agent_over(store).run(once=True)
+        agent_over(store).run(Mode.ONCE)
     assert len(folder.names) == 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shippers import upload
-from shippers.agent import Agent
+from shippers.agent import Agent, Mode
 from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm, deletions_too
 from writetime.store.local import LocalStore
@@ -40,7 +40,7 @@ def end_state(store: LocalStore) -> dict[str, tuple[bytes, Mapping[str, str]]]:
 
 
 def run_until_done(agent_over: Callable[..., Agent], store: LocalStore, folder: Folder) -> None:
-    assert agent_over(store, link=FakeLink()).run(once=True)
+    assert agent_over(store, link=FakeLink()).run(Mode.ONCE)
     assert folder.names == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
 
 
@@ -56,7 +56,7 @@ def test_every_point(tmp_path: Path, agent_over: Callable[..., Agent], folder: F
         written = lay_down(folder)
         faults = Faults(point, harm)
         with deletions_too(faults, folder.path), contextlib.suppress(Died):
-            agent_over(FaultyStore(store, faults), link=FakeLink()).run(once=True)
+            agent_over(FaultyStore(store, faults), link=FakeLink()).run(Mode.ONCE)
         require_nothing_lost(store, folder, written)
         run_until_done(agent_over, store, folder)
         assert end_state(store) == expected
@@ -89,7 +89,7 @@ def test_the_check_notices_an_early_deletion(
         written = lay_down(folder)
         faults = Faults(point, Harm.DEATH)
         with deletions_too(faults, folder.path), contextlib.suppress(Died):
-            agent_over(FaultyStore(LocalStore(f"{store.url}-{point}"), faults), link=FakeLink()).run(once=True)
+            agent_over(FaultyStore(LocalStore(f"{store.url}-{point}"), faults), link=FakeLink()).run(Mode.ONCE)
         try:
             require_nothing_lost(LocalStore(f"{store.url}-{point}"), folder, written)
         except Exception as error:  # noqa: BLE001 - either kind of loss will do

@@ -33,7 +33,7 @@ def idx(content: bytes, number: int = 100) -> Entry:
         ([idx(b"533995\nCOMPLETED")], State.LEFTOVER_IDX),
         ([idx(b"533995")], State.FOREIGN),
         ([idx(b"")], State.FOREIGN),
-        ([Entry("CommitLog-6-100.log")], State.FOREIGN),
+        ([Entry("CommitLog-6-100.log")], State.MOVED_IN),
         ([Entry("CommitLog-7-100.log", regular=False)], State.FOREIGN),
         ([Entry("commitlog-7-100.log")], State.FOREIGN),
         ([Entry("CommitLog-7-100.log.bak")], State.FOREIGN),

@@ -1,0 +1,79 @@
+"""Segments that no node writes to any more though nothing in the folder says so, and those of 3.11, of which nothing ever does.
+
+Strategy: the kernel is asked whether a process has the file open for writing (`writer`). What nobody writes to is left to its node for a
+while all the same: one that comes back after a crash completes most such segments itself, and then they are shipped like any other. Where
+the kernel cannot say, a segment with an idx is never taken for finished by its age alone; only a drain, for which a person has stopped the
+node, takes it. The whole file is shipped, with what follows its last sync marker: so it equals what a replay completes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from shippers.folder import Found, State
+from shippers.writer import nobody_writes
+from writetime.commitlog import descriptor
+from writetime.errors import SegmentError, ShipError
+
+_ASKED = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
+_HEAD = 1 << 16
+_MARKER_SIZE = 8
+
+
+def settle(folder: Path, found: Iterable[Found], *, now: float, patience: float) -> tuple[list[Found], list[Found]]:
+    """(`found` with what nobody writes to as AFTER_CRASH or COMPLETED, those that are old enough but the kernel could not say).
+
+    `now` in s since the epoch, `patience` in s after the last write.
+    """
+    settled: list[Found] = []
+    unclear: list[Found] = []
+    for item in found:
+        old = now - item.mtime >= patience
+        if item.state is State.MOVED_IN:
+            alone = nobody_writes(folder / item.name)
+            done = old if alone is None else alone
+            settled.append(replace(item, state=State.COMPLETED) if done else item)
+        elif item.state is State.GROWING and old:
+            alone = nobody_writes(folder / item.name)
+            settled.append(replace(item, state=State.AFTER_CRASH) if alone else item)
+            unclear += [item] if alone is None else []
+        else:
+            settled.append(item)
+    return settled, unclear
+
+
+def drain(folder: Path, found: Iterable[Found]) -> list[Found]:
+    """Everything that anything was written into, the node being stopped. ShipError if a process still has one open for writing."""
+    drained = []
+    for item in found:
+        if item.state not in _ASKED:
+            drained.append(item)
+            continue
+        if nobody_writes(folder / item.name) is False:
+            raise ShipError(
+                "is open for writing",
+                operation="drain cdc_raw",
+                obj=str(folder / item.name),
+                hint="Stop the node first (nodetool drain, then stop it): what it writes from now on would be left behind.",
+            )
+        if item.state is State.MOVED_IN:
+            drained.append(replace(item, state=State.COMPLETED))
+        else:
+            drained.append(replace(item, state=State.AFTER_CRASH) if is_used(folder / item.name) else item)
+    return drained
+
+
+def is_used(path: Path) -> bool:
+    """Whether a segment has a first section. One whose header cannot be read counts as used: it is for the reader to judge."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise ShipError(f"cannot be read: {error.strerror}", operation="look into a segment", obj=str(path)) from error
+    try:
+        _, start = descriptor.parse(head, name=path.name)
+    except SegmentError:
+        return any(head)
+    return any(head[start : start + _MARKER_SIZE])

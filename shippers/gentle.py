@@ -1,0 +1,27 @@
+"""Being a good neighbour to the database: less of the processor and the disk than it gets, and none of its page cache.
+
+Niceness sets the share of the disk too, as long as no I/O class is given (ionice of a process that has none follows its niceness).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def lower_priority(nice: int) -> None:
+    """Add to the niceness. Already lower is as well; a system that refuses is none of our business."""
+    with contextlib.suppress(OSError):
+        if (more := nice - os.nice(0)) > 0:
+            os.nice(more)
+
+
+def forget(path: Path) -> None:
+    """Let the system drop the file's pages from its cache. Those that another process has mapped stay; so does what is not written yet."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)

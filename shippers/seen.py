@@ -1,0 +1,198 @@
+"""What the shipper shows of itself: Prometheus metrics, /healthz, and a note on disk for `writetime ship --status`.
+
+Strategy: the agent hands over facts after each segment and each round; this module turns them into gauges and counters of a registry
+of its own, and into one JSON document. /healthz answers 200 as long as the loop moves: trouble with the store or with space is for alarms
+to tell, since no restart helps there. A port that is taken stops nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+NOTE = "status.json"
+STILL_ALIVE_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look: times in s since the epoch or s, sizes in bytes. `oldest` is the last write to the oldest segment not shipped yet."""
+
+    at: float
+    level: str
+    used: int
+    limit: int
+    share: float
+    free: int
+    to_ship: int
+    to_ship_bytes: int
+    oldest: float | None
+    waiting: int
+    foreign: int
+    spilled: int
+    spilled_bytes: int
+
+    @property
+    def lag(self) -> float:
+        """How long the oldest segment has been waiting; 0 where the clock was set back meanwhile."""
+        return 0.0 if self.oldest is None else max(0.0, self.at - self.oldest)
+
+
+class Metrics:
+    """Counters since the start, and gauges of the last look."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter, gauge = self._counter, self._gauge
+        self._bytes = counter("bytes", "Bytes of segments that the store has confirmed.")
+        self._segments = counter("segments", "Segments shipped, by how the store came to hold them.", "outcome")
+        self._failures = counter("failures", "Segments or rounds that failed, by error class.", "error")
+        self._spills = counter("spilled_segments", "Segments put aside while the store was down.")
+        self._seconds = Histogram(
+            "writetime_ship_segment_seconds", "Time from the look at a segment to its deletion.", registry=self.registry,
+            buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+        )  # fmt: skip
+        self._gauges = {
+            "lag_seconds": gauge("lag_seconds", "Age of the oldest segment that is to be shipped; 0 if there is none."),
+            "to_ship": gauge("to_ship_segments", "Segments that could be shipped at the last look."),
+            "to_ship_bytes": gauge("lag_bytes", "Their bytes."),
+            "oldest": gauge("oldest_unshipped_timestamp_seconds", "Last write to the oldest of them; 0 if there is none."),
+            "waiting": gauge("growing_segments", "Segments that the node still owns."),
+            "foreign": gauge("foreign_files", "Files that the shipper does not know and leaves alone."),
+            "used": gauge("cdc_used_bytes", "Size of what lies in cdc_raw, as Cassandra counts it."),
+            "limit": gauge("cdc_limit_bytes", "cdc_total_space."),
+            "share": gauge("cdc_used_ratio", "Share of the limit in use; from 1 on Cassandra refuses CDC writes."),
+            "free": gauge("disk_free_bytes", "Free room on the disk of cdc_raw."),
+            "spilled": gauge("aside_segments", "Segments put aside that are not shipped yet."),
+            "spilled_bytes": gauge("aside_bytes", "Their bytes."),
+            "at": gauge("last_look_timestamp_seconds", "When the shipper last looked into cdc_raw."),
+        }
+        self._level = gauge("space_level", "0: enough room, 1: warning, 2: alarm.")
+
+    def shipped(self, outcome: str, size: int, seconds: float) -> None:
+        self._segments.labels(outcome).inc()
+        self._bytes.inc(size)
+        self._seconds.observe(seconds)
+
+    def failed(self, error: str) -> None:
+        self._failures.labels(error).inc()
+
+    def put_aside(self) -> None:
+        self._spills.inc()
+
+    def saw(self, sight: Sight) -> None:
+        for name, gauge in self._gauges.items():
+            gauge.set(sight.lag if name == "lag_seconds" else getattr(sight, name) or 0)
+        self._level.set({"ok": 0, "warn": 1, "alarm": 2}[sight.level])
+
+    def _counter(self, name: str, about: str, *labels: str) -> Any:
+        return Counter(f"writetime_ship_{name}", about, labels, registry=self.registry)
+
+    def _gauge(self, name: str, about: str) -> Any:
+        return Gauge(f"writetime_ship_{name}", about, registry=self.registry)
+
+
+class Pulse:
+    """Says that the loop moves. `beat` comes from the loop, `document` is asked from the server's threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def beat(self) -> None:
+        self._last = self._clock()
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the last beat."""
+        return self._clock() - self._last
+
+    @property
+    def alive(self) -> bool:
+        return self.silent_for < STILL_ALIVE_SECONDS
+
+
+class Server:
+    """/metrics and /healthz on `listen` (host:port; port 0: any free one), in threads of its own."""
+
+    def __init__(self, listen: str, metrics: Metrics, pulse: Pulse) -> None:
+        host, _, port = listen.rpartition(":")
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                if path == "/metrics":
+                    self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry))
+                elif path == "/healthz":
+                    body = json.dumps({"alive": pulse.alive, "silent_seconds": round(pulse.silent_for, 1)}).encode()
+                    self._answer(200 if pulse.alive else 503, "application/json", body)
+                else:
+                    self._answer(404, "text/plain", b"/metrics, /healthz\n")
+
+            def _answer(self, status: int, kind: str, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """A scrape is no news."""
+
+        self._server = _server_class(host)((host.strip("[]"), int(port)), Handler)
+        self.address = f"{host}:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def serve(listen: str, metrics: Metrics, pulse: Pulse) -> Server | None:
+    """The server, or None and a line in the log if it cannot listen there: segments matter more than being seen."""
+    log = structlog.get_logger("ship")
+    try:
+        server = Server(listen, metrics, pulse)
+    except (OSError, OverflowError) as error:
+        log.error("metrics are not served", listen=listen, message=str(error), hint="Set node.ship.listen.")
+        return None
+    log.info("metrics are served", listen=server.address)
+    return server
+
+
+def note(path: Path, sight: Sight, **more: Any) -> None:
+    """Write the look down for `--status`. OSError if it cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps({**asdict(sight), "lag": sight.lag, "pid": os.getpid(), **more}, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def noted(path: Path) -> dict[str, Any]:
+    """What `note` wrote last; {} if there is nothing that can be read."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _server_class(host: str) -> type[ThreadingHTTPServer]:
+    class Bound(ThreadingHTTPServer):
+        daemon_threads = True
+        if host.startswith("["):
+            import socket
+
+            address_family = socket.AF_INET6
+
+    return Bound

@@ -1,0 +1,70 @@
+"""One look at all that concerns the shipper on its node: cdc_raw, what was put aside, and the room that is left. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+from shippers import after_crash, guard, seen, spill
+from shippers.folder import Found, State, classify, look
+from shippers.guard import Level, Space
+from writetime.config import NodeConfig
+
+OURS = (State.COMPLETED, State.AFTER_CRASH)
+"""To be shipped and deleted."""
+THE_NODES = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
+"""Still the node's."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`here` lies in cdc_raw, `aside` in the spill folder; of `unclear` it cannot be told whether the node still writes to it."""
+
+    at: float
+    here: list[Found]
+    aside: list[Found]
+    unclear: list[Found]
+    space: Space
+    level: Level
+
+    @classmethod
+    def of(cls, node: NodeConfig, limit: int | None, *, drain: bool = False) -> Self:
+        """`limit` is cdc_total_space in bytes, None if it is not known. With `drain` the node is said to be stopped.
+
+        ShipError if a folder cannot be read, or at a drain if the node is still there.
+        """
+        now, found = time.time(), classify(look(node.cdc_raw))
+        unclear: list[Found] = []
+        if drain:
+            found = after_crash.drain(node.cdc_raw, found)
+        else:
+            found, unclear = after_crash.settle(node.cdc_raw, found, now=now, patience=node.ship.after_crash_seconds)
+        space = guard.measure(node.cdc_raw, found, limit)
+        return cls(now, found, spill.spilled(node.spill), unclear, space, space.level(node.ship))
+
+    def count(self, states: Collection[State]) -> int:
+        """How many files of cdc_raw are in one of those states."""
+        return sum(item.state in states for item in self.here)
+
+    @property
+    def sight(self) -> seen.Sight:
+        """The same in numbers."""
+        aside = [item for item in self.aside if item.state in OURS]
+        ours = [item for item in self.here if item.state in OURS] + aside
+        return seen.Sight(
+            at=self.at,
+            level=self.level.text,
+            used=self.space.used,
+            limit=self.space.limit,
+            share=self.space.share,
+            free=self.space.free,
+            to_ship=len(ours),
+            to_ship_bytes=sum(item.size for item in ours),
+            oldest=min((item.mtime for item in ours), default=None),
+            waiting=self.count(THE_NODES),
+            foreign=self.count((State.FOREIGN,)),
+            spilled=len(aside),
+            spilled_bytes=sum(item.size for item in aside),
+        )

@@ -1,0 +1,332 @@
+"""Room: how it is judged, what it lifts, and what is put aside when the store is down; nothing of it ever deletes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from shippers import guard, spill
+from shippers.agent import Agent, Mode
+from shippers.folder import Found, State
+from shippers.guard import Level, Pace, Space
+from shippers.node import size_of
+from shippers.upload import Outcome
+from tests.shippers.conftest import FakeLink, Folder, ref
+from tests.shippers.faults import FaultyStore
+from tests.shippers.test_agent import changed, puts
+from writetime.config import NodeConfig, PipelineConfig, ShipConfig
+from writetime.errors import ConfigError, ShipError, StoreUnavailable
+from writetime.names import SegmentName
+from writetime.store.local import LocalStore
+
+MakeAgent = Callable[..., Agent]
+GIB = 1 << 30
+
+
+class Down(FaultyStore):
+    """A store that can be switched off. It counts what it is asked meanwhile."""
+
+    def __init__(self, inner: LocalStore) -> None:
+        super().__init__(inner)
+        self.down = True
+        self.refused = 0
+
+    def _call(self, what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        if self.down:
+            self.refused += 1
+            raise StoreUnavailable("503", operation=what, obj=name)
+        return super()._call(what, name, *args, **kwargs)
+
+
+def ship(settings: PipelineConfig, **options: Any) -> PipelineConfig:
+    return changed(settings, ship=ShipConfig(**options))
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "expected"),
+    [
+        (0, 9 * GIB, Level.OK),
+        (499, 9 * GIB, Level.OK),
+        (500, 9 * GIB, Level.WARN),
+        (799, 9 * GIB, Level.WARN),
+        (800, 9 * GIB, Level.ALARM),
+        (5000, 9 * GIB, Level.ALARM),
+        (0, 2 * GIB - 1, Level.WARN),
+        (0, GIB - 1, Level.ALARM),
+        (600, GIB - 1, Level.ALARM),
+    ],
+)
+def test_levels(used: int, free: int, expected: Level) -> None:
+    assert Space(used, 1100, 100, free).level(ShipConfig()) is expected
+
+
+def test_a_limit_smaller_than_a_segment_is_full() -> None:
+    assert Space(1, 100, 100, 9 * GIB).share == 1
+
+
+def test_measuring(tmp_path: Path) -> None:
+    found = [Found(f"CommitLog-7-{n}.log", State.GROWING, SegmentName(n, 7), size=n) for n in (10, 30, 20)]
+    space = guard.measure(tmp_path, found, 4000)
+    assert (space.used, space.limit, space.segment) == (60, 4000, 30)
+    assert space.free > 0
+    disk = os.statvfs(tmp_path)
+    assert guard.measure(tmp_path, found, None).limit == min(4 * GIB, disk.f_blocks * disk.f_frsize // 8)
+    with pytest.raises(ShipError, match="cannot be measured"):
+        guard.measure(tmp_path / "nowhere", found, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4096MiB", 4 * GIB), ("4GiB", 4 * GIB), ("512 B", 512), ("0MiB", None), ("", None), ("many", None)]
+)
+def test_sizes_as_cassandra_writes_them(text: str, size: int | None) -> None:
+    assert size_of(text) == size
+
+
+def test_the_limit_is_asked_of_the_node_once(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    link = FakeLink(space=1000, down=True)
+    agent = agent_over(store, link=link)
+    folder.segment(1, b"x" * 100, idx=None)
+    agent.round()
+    link.down = False
+    with capture_logs() as logs:
+        agent.round()
+        agent.round()
+    assert agent.metrics.registry.get_sample_value("writetime_ship_cdc_limit_bytes") == 1000
+    assert link.asked.count("cdc_total_space") <= 4, "not once a look"
+    assert not [log for log in logs if log["log_level"] == "warning"]
+    own = agent_over(store, link=link, config=ship(settings, cdc_total_space="2KiB"))
+    own.round()
+    assert own.metrics.registry.get_sample_value("writetime_ship_cdc_limit_bytes") == 2048
+
+
+def test_a_change_of_level_is_told_once(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    agent = agent_over(store, config=ship(settings, cdc_total_space=1000, disk_reserve=0))
+    levels = []
+    for size in (10, 300, 300, 900, 10):
+        folder.segment(1, b"x" * size, idx=b"5")
+        with capture_logs() as logs:
+            agent.round()
+        levels += [(log["level"], log["log_level"]) for log in logs if log["event"] == "space"]
+        assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+    assert levels == [("alarm", "error"), ("ok", "info")]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waited = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        self.waited += seconds
+        return False
+
+
+def test_the_pace() -> None:
+    clock = Clock()
+    pace = Pace(100, clock, clock)  # type: ignore[arg-type]
+    pace.wait(lambda: False)
+    for _ in range(10):
+        pace.spent(1000)
+        pace.wait(lambda: False)
+    assert 99 <= clock.waited <= 100
+    clock.now += 3600
+    pace.spent(1000)
+    pace.spent(1000)
+    pace.wait(lambda: False)
+    assert clock.waited >= 118, "an idle hour is no credit for a burst"
+    before = clock.waited
+    pace.spent(10**9)
+    pace.wait(lambda: True)
+    pace.wait(lambda: False)
+    assert clock.waited == before, "a hurry lifts the limit, and nothing is paid back later"
+    Pace(None, Event()).wait(lambda: False)
+
+
+def test_the_pace_ends_with_a_stop() -> None:
+    stop = Event()
+    stop.set()
+    pace = Pace(1, stop)
+    pace.spent(10**9)
+    pace.wait(lambda: False)
+
+
+@pytest.mark.parametrize("limit", [10_000, 3000])
+def test_the_rate_is_lifted_when_space_gets_short(
+    limit: int, store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three segments of 1000 bytes at 1 byte a second: held back unless they fill more than half."""
+    stop = Event()
+    waits: list[float] = []
+
+    def wait(seconds: float | None = None) -> bool:
+        waits.append(seconds or 0)
+        stop.set()
+        return True
+
+    agent = agent_over(store, stop=stop, config=ship(settings, cdc_total_space=limit, disk_reserve=0, rate=1))
+    monkeypatch.setattr(stop, "wait", wait)
+    for number in (1, 2, 3):
+        folder.segment(number, b"x" * 1000)
+    result = agent.round()
+    assert bool(waits) == (limit == 10_000)
+    assert result.shipped[Outcome.UPLOADED] >= 2
+
+
+@pytest.mark.parametrize("policy", ["keep", "spill"])
+def test_the_store_is_down_and_space_runs_out(
+    policy: str, store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
+    watched = Down(store)
+    config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down=policy)
+    assert config.node is not None
+    aside = config.node.spill
+    agent = agent_over(watched, config=config)
+    written = {number: folder.segment(number, bytes([number]) * 100) for number in range(1, 9)}
+    folder.segment(9, b"g" * 100, idx=b"5")
+    assert len(agent.round().failed) == 3
+    kept = {path.name: path.read_bytes() for path in (*folder.path.glob("*.log"), *aside.glob("*.log"))}
+    assert kept == {f"CommitLog-7-{number}.log": data for number, data in written.items()} | {"CommitLog-7-9.log": b"g" * 100}
+    moved = sorted(path.name for path in aside.glob("*")) if aside.is_dir() else []
+    # 900 of 1000 bytes are in use: two have to go for less than 800. The first is in hand while the store is asked for it.
+    assert moved == ([] if policy == "keep" else [f"CommitLog-7-{n}{end}" for n in (2, 3) for end in (".log", "_cdc.idx")])
+    assert agent.metrics.registry.get_sample_value("writetime_ship_aside_segments") == (0 if policy == "keep" else 2)
+    watched.down = False
+    assert agent.round().shipped == {Outcome.UPLOADED: 8}
+    assert {number: store.read(ref(number).incoming) for number in written} == written
+    assert folder.names == ["CommitLog-7-9.log", "CommitLog-7-9_cdc.idx"]
+    assert not aside.is_dir() or list(aside.iterdir()) == []
+
+
+def test_a_store_that_is_down_is_not_asked_for_every_segment(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    watched = Down(store)
+    for number in range(50):
+        folder.segment(number)
+    result = agent_over(watched).round()
+    assert len(result.failed) == 3
+    assert watched.refused < 15
+    assert len(folder.names) == 100
+
+
+def test_nothing_is_put_aside_while_the_store_answers(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
+    """One segment in trouble at an alarm: the store is not down, and moving the file away would hide the trouble."""
+    config = ship(settings, cdc_total_space=300, disk_reserve=0, when_store_is_down="spill")
+    folder.segment(1, b"x" * 250)
+    store.put(ref(1).incoming, b"other bytes")
+    assert not agent_over(store, config=config).round().ok
+    assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+
+
+def test_a_full_disk_is_not_filled_further(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    config = ship(settings, cdc_total_space=300, disk_reserve=1 << 60, when_store_is_down="spill")
+    folder.segment(1, b"x" * 250)
+    folder.segment(2, b"x" * 250)
+    agent_over(Down(store), config=config).round()
+    assert len(folder.names) == 4
+
+
+def test_at_an_alarm_the_nodes_space_comes_first(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
+    for limit, first in ((100_000, 1), (300, 2)):
+        config = ship(settings, cdc_total_space=limit, disk_reserve=0, when_store_is_down="spill")
+        assert config.node is not None
+        config.node.spill.mkdir(parents=True, exist_ok=True)
+        (config.node.spill / "CommitLog-7-1.log").write_bytes(b"aside")
+        folder.segment(2, b"x" * 250)
+        watched = FaultyStore(LocalStore(f"{store.url}-{limit}"))
+        agent_over(watched, config=config).round()
+        assert puts(watched)[0] == ref(first).incoming
+
+
+def test_what_was_put_aside_comes_back_to_the_node(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
+    """A node that replays after a crash links a segment anew that lies aside: it is never overwritten, and shipped once."""
+    config = ship(settings, cdc_total_space=200, disk_reserve=0, when_store_is_down="spill")
+    assert config.node is not None
+    config.node.spill.mkdir(parents=True)
+    data = folder.segment(1)
+    (config.node.spill / "CommitLog-7-1.log").write_bytes(data)
+    watched = Down(store)
+    agent = agent_over(watched, config=config)
+    agent.round()
+    assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+    watched.down = False
+    assert agent.round().shipped == {Outcome.UPLOADED: 1, Outcome.ALREADY_THERE: 1}
+    assert folder.names == []
+
+
+def completed(number: int) -> Found:
+    return Found(f"CommitLog-7-{number}.log", State.COMPLETED, SegmentName(number, 7))
+
+
+def test_a_death_between_the_two_renames(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.node is not None
+    data, aside = folder.segment(1), settings.node.spill
+    spill.require_place(aside, folder.path)
+    real = os.rename
+
+    def die(source: Path, target: Path) -> None:
+        if source.name.endswith("_cdc.idx"):
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", die)
+    with pytest.raises(KeyboardInterrupt):
+        list(spill.put_aside(folder.path, aside, [completed(1)], while_=lambda: True))
+    assert folder.names == ["CommitLog-7-1_cdc.idx"]
+    monkeypatch.undo()
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    assert store.read(ref(1).incoming) == data
+    assert (folder.names, list(aside.iterdir())) == ([], [])
+
+
+def test_a_rename_that_is_refused(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.segment(1)
+    spill.require_place(tmp_path / "aside", folder.path)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(ShipError, match="Permission denied"):
+        list(spill.put_aside(folder.path, tmp_path / "aside", [completed(1)], while_=lambda: True))
+    assert len(folder.names) == 2
+
+
+def test_where_the_spill_folder_may_be(folder: Folder, settings: PipelineConfig, agent_over: MakeAgent, store: LocalStore) -> None:
+    inside = ship(settings, when_store_is_down="spill", spill_dir=folder.path / "spill")
+    with pytest.raises(ConfigError, match="Cassandra counts it"):
+        agent_over(store, config=inside).run(Mode.ONCE)
+    elsewhere = ship(settings, when_store_is_down="spill", spill_dir=Path("/dev/shm") / f"writetime-{os.getpid()}")
+    try:
+        if os.stat("/dev/shm").st_dev == folder.path.stat().st_dev:
+            pytest.skip("there is no second file system at /dev/shm")
+        with pytest.raises(ConfigError, match="another file system"):
+            agent_over(store, config=elsewhere).run(Mode.ONCE)
+    finally:
+        if elsewhere.node is not None and elsewhere.node.spill.is_dir():
+            elsewhere.node.spill.rmdir()
+
+
+def test_settings(tmp_path: Path) -> None:
+    node = NodeConfig.model_validate({"cdc_raw": tmp_path / "cdc_raw", "ship": {"cdc_total_space": "4GiB", "rate": "20MB"}})
+    assert (node.ship.cdc_total_space, node.ship.rate) == (4 * GIB, 20_000_000)
+    assert node.spill == tmp_path / "cdc_raw.writetime" / "spill"
+    for wrong in ({"warn_at": 0.9}, {"rate": 0}, {"listen": "9464"}, {"listen": "a b:1"}, {"when_store_is_down": "delete"}):
+        with pytest.raises(ValueError, match=r"warn_at|rate|listen|when_store_is_down"):
+            ShipConfig.model_validate(wrong)
