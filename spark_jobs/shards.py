@@ -10,15 +10,17 @@ are merged in, forgotten ones deleted, now and then files compacted. After each 
 commit on whatever came between, and would double keys without a word. The end of the chain is then noted in the shard's lease, which is one
 conditional write: of any number of processes that write one batch at once, one's version counts, and all return it.
 
+**Memory.** How many records are in memory at once is bounded, and so are the bytes of their states: about `HELD`, or one larger state.
+
 Columns: key (unique, indexed), state (opaque here), expires_at (s since the epoch: when something of the record expires next; null: never).
 Knows no Spark, is called inside its tasks; knows neither types nor rows.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -38,11 +40,19 @@ ASKED: Final = 128
 LOOKED_UP: Final = 4096
 """Keys in one question to the index: each reads the index's pages that hold one of them, and is compared with all of these."""
 STREAMED: Final = 4096
-"""Records of a scan that are in memory at once, about."""
+"""Records of a scan that are in memory at once, at most."""
+HELD: Final = 64 << 20
+"""Bytes of states that are in memory at once, about: of what is read, and of what is to be merged."""
+READ_AT_ONCE: Final = 128
+"""Records that Lance reads before it looks whether they are too many bytes."""
+SLOWLY: Final[dict[str, Any]] = {"batch_size": READ_AT_ONCE, "batch_readahead": 1, "io_buffer_size": 32 << 20}
+"""How states are read. Lance would read ahead of who asks, without a limit of bytes; on few cores that takes longer, too."""
+CUT: Final = 8
+"""What is too much to be held is asked for again in so many parts."""
 SAMPLED: Final = 64
 """A scan of more looks at the keys first and remembers each of so many, to cut its interval where they are."""
 WRITTEN: Final = 250_000
-"""Records that are merged in one commit."""
+"""Records that are merged in one commit, at most."""
 CACHED: Final = 512 << 20
 """Bytes of indices that a process keeps in memory at most."""
 INDEX: Final = "key_idx"
@@ -83,11 +93,23 @@ class Shard:
     def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Record key -> state, of those that are there."""
         found: dict[bytes, bytes] = {}
-        ordered = sorted(set(keys))
-        for some in _chunks(ordered, LOOKED_UP):
-            table = self._read(["key", "state"], pc.field("key").isin(pa.array(some, pa.binary())))
-            found.update(zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True))
+        for _, some in self.get_parts(sorted(set(keys))):
+            found.update(some)
         return found
+
+    def get_parts(self, keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], dict[bytes, bytes]]]:
+        """`get` bit by bit, of ascending keys: the next of them, and what is there of these, which are about `HELD` bytes at most."""
+        at, size = 0, LOOKED_UP
+        while at < len(keys):
+            some = keys[at : at + size]
+            found = self._hold(pc.field("key").isin(pa.array(some, pa.binary())), any_size=len(some) == 1)
+            if found is None:
+                size = max(1, len(some) // CUT)
+                continue
+            yield some, dict(_pairs(found))
+            at += len(some)
+            # As many as are half of what can be held, if the next ones are like these.
+            size = min(LOOKED_UP, max(1, HELD // 2 * len(some) // max(1, found.nbytes)))
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(record key, state) with start <= key < end, ascending. Holds some thousand records at a time, however many there are."""
@@ -97,9 +119,9 @@ class Shard:
         """`scan` of each interval, one after the other. They ascend and do not overlap; of small ones, many are asked for at once."""
         for some in _chunks(intervals, ASKED):
             # A few more than are wanted, so that it shows whether they were all.
-            found = self._read(["key", "state"], _in_any(some), limit=STREAMED + 1)
-            if found.num_rows <= STREAMED:
-                yield from _ascending(found)
+            found = self._hold(_in_any(some), limit=STREAMED + 1)
+            if found is not None and found.num_rows <= STREAMED:
+                yield from _pairs(found.sort_by("key"))
                 continue
             del found
             for start, end in some:
@@ -107,7 +129,18 @@ class Shard:
 
     def _scan_long(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for piece in self._pieces(start, end):
-            yield from _ascending(self._read(["key", "state"], _in_any([piece])))
+            yield from self._scan_piece(*piece)
+
+    def _scan_piece(self, start: bytes, end: bytes, *, any_size: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """`scan` of so few records that their keys can be held; their states may be too many bytes."""
+        found = self._hold(_in_any([(start, end)]), any_size=any_size)
+        if found is not None:
+            yield from _pairs(found.sort_by("key"))
+            return
+        keys = sorted(self._read(["key"], _in_any([(start, end)]))["key"].to_pylist())
+        cuts = keys[:: -(-len(keys) // CUT)][1:]
+        for part in zip([start, *cuts], [*cuts, end], strict=True):
+            yield from self._scan_piece(*part, any_size=len(keys) <= CUT)
 
     def due(self, now: int) -> Iterator[bytes]:
         """Keys of the records of which something has expired at `now` (s), ascending."""
@@ -129,10 +162,23 @@ class Shard:
         cuts = sorted(sample)[STREAMED // SAMPLED :: STREAMED // SAMPLED]
         yield from zip([start, *cuts], [*cuts, end], strict=True)
 
-    def _read(self, columns: list[str], condition: pc.Expression | str, limit: int | None = None) -> pa.Table:
+    def _read(self, columns: list[str], condition: pc.Expression | str) -> pa.Table:
         if self._dataset is None:
             return SCHEMA.empty_table().select(columns)
-        return self._dataset.scanner(columns=columns, filter=condition, limit=limit).to_table()
+        return self._dataset.scanner(columns=columns, filter=condition).to_table()
+
+    def _hold(self, condition: pc.Expression | str, *, limit: int | None = None, any_size: bool = False) -> pa.Table | None:
+        """Keys and states of some records; None if these are more bytes than are to be held."""
+        wanted = ["key", "state"]
+        if self._dataset is None:
+            return SCHEMA.empty_table().select(wanted)
+        batches, size = [], 0
+        for batch in self._dataset.scanner(columns=wanted, filter=condition, limit=limit, **SLOWLY).to_batches():
+            size += batch.nbytes
+            if size > HELD and not any_size:
+                return None
+            batches.append(batch)
+        return pa.Table.from_batches(batches, pa.schema([SCHEMA.field(name) for name in wanted]))
 
 
 def _in_any(intervals: Sequence[tuple[bytes, bytes]]) -> str:
@@ -140,9 +186,8 @@ def _in_any(intervals: Sequence[tuple[bytes, bytes]]) -> str:
     return " OR ".join(f"(key >= X'{start.hex()}' AND key < X'{end.hex()}')" for start, end in intervals)
 
 
-def _ascending(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
-    table = table.sort_by("key")
-    yield from zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True)
+def _pairs(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+    return zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True)
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -158,28 +203,48 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
 
     Idempotent, whoever runs it how often and at once: the first to finish decides. `lease` names the shard's lease in the store
     (`names.state_lease`); `timing` goes to `Lease`. LeaseLost (retriable) if another process is at it, or was faster while this one slept;
-    BatchError if the shard has gone on past this batch, or this batch wrote it from another base.
+    BatchError if the shard has gone on past this batch, or this batch wrote it from another base, or other records.
     """
-    if (done := _written(notes(store, lease), uri, base, batch)) is not None:
+    summed = _Summed(records)
+    if (done := _written(notes(store, lease), uri, base, batch, summed)) is not None:
         return done
     with Lease(store, lease, **timing) as held:
-        if (done := _written(held.notes, uri, base, batch)) is not None:
+        if (done := _written(held.notes, uri, base, batch, summed)) is not None:
             return done
         work = _Chain(uri, base, held)
         try:
-            work.write(records)
+            work.write(summed)
             work.tidy()
         except (OSError, RuntimeError):
             # Lance refuses a commit that cannot stand on what came between. If that was a rival's, the lease tells.
             held.check()
             raise
         done = Written(work.version, Shard(uri, work.version).earliest_expiry())
-        held.finish({"batch": batch, "base": base, **done._asdict()})
+        held.finish({"batch": batch, "base": base, "records": summed.digest, **done._asdict()})
     return done
 
 
-def _written(found: dict[str, Any], uri: str, base: int, batch: int) -> Written | None:
-    """What the batch has written, if it has."""
+class _Summed:
+    """Records that are read once, and what tells them from others, in whatever order they come."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = records
+        self._sum = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            said = b"%d %r " % (len(record.key), record.expires_at)
+            self._sum += int.from_bytes(hashlib.blake2b(said + record.key + record.state, digest_size=16).digest(), "big")
+            yield record
+
+    @property
+    def digest(self) -> str:
+        """Of those that have been read."""
+        return f"{self._sum % 2**128:032x}"
+
+
+def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _Summed) -> Written | None:
+    """What the batch has written, if it has; reads the records then, which have to be the same."""
     last = found.get("batch", batch - 1)
     if last < batch:
         return None
@@ -189,6 +254,15 @@ def _written(found: dict[str, Any], uri: str, base: int, batch: int) -> Written 
             operation=f"write batch {batch} from version {base}",
             obj=uri,
             hint="A batch that is sealed is not run again; a manifest does not change.",
+        )
+    for _ in records:
+        pass
+    if found.get("records", records.digest) != records.digest:
+        raise BatchError(
+            "an earlier run of the batch wrote other records: its input was not the same",
+            operation=f"write batch {batch} from version {base}",
+            obj=uri,
+            hint="A segment that it read cannot be read any more, or has been replaced. Put it back as it was, and run the batch again.",
         )
     return Written(found["version"], found["earliest_expiry"])
 
@@ -288,13 +362,25 @@ def _is_neutral(dataset: Any, version: int) -> bool:
 
 
 def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
-    """Records in pieces. BatchError if a key comes twice in one: Lance would keep both."""
-    rest = iter(records)
-    while some := list(islice(rest, WRITTEN)):
-        table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*some, strict=True), SCHEMA, strict=True)], SCHEMA)
-        if pc.count_distinct(table["key"]).as_py() != table.num_rows:
-            raise BatchError("a record comes twice", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
-        yield table
+    """Records in pieces, each of at most `WRITTEN` records and about `HELD` bytes."""
+    some: list[Record] = []
+    size = 0
+    for record in records:
+        some.append(record)
+        size += len(record.state)
+        if len(some) == WRITTEN or size >= HELD:
+            yield _table(some, uri)
+            some, size = [], 0
+    if some:
+        yield _table(some, uri)
+
+
+def _table(records: list[Record], uri: str) -> pa.Table:
+    """BatchError if a key comes twice: Lance would keep both."""
+    table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*records, strict=True), SCHEMA, strict=True)], SCHEMA)
+    if pc.count_distinct(table["key"]).as_py() != table.num_rows:
+        raise BatchError("a record comes twice", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
+    return table
 
 
 @lru_cache(maxsize=1)

@@ -100,17 +100,59 @@ def test_scans_of_any_length_are_cut_and_lose_nothing(place: Place, count: int, 
 def test_a_scan_holds_a_piece_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "STREAMED", 128)
     version = place.upsert(0, 1, numbered(range(3000))).version
-    most, read = 0, Shard._read
+    held = watch_held(monkeypatch)
+    assert len(list(Shard(place.uri, version).scan(b"", LAST))) == 3000
+    assert max(found.num_rows for found in held) <= 2 * 128
 
-    def measured(self: Shard, columns: list[str], *args: Any, **kwargs: Any) -> Any:
-        nonlocal most
-        found = read(self, columns, *args, **kwargs)
-        most = max(most, found.num_rows)
+
+def watch_held(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tables of states that are held from now on."""
+    held, hold = [], Shard._hold
+
+    def watched(self: Shard, *args: Any, **kwargs: Any) -> Any:
+        found = hold(self, *args, **kwargs)
+        if found is not None:
+            held.append(found)
         return found
 
-    monkeypatch.setattr(Shard, "_read", measured)
-    assert len(list(Shard(place.uri, version).scan(b"", LAST))) == 3000
-    assert most <= 2 * 128
+    monkeypatch.setattr(Shard, "_hold", watched)
+    return held
+
+
+# Of each thousand, some hundred in a row are large, and a few larger than what may be held.
+SIZES = {number: 100 if number % 1000 < 700 else 2_000 for number in range(3000)} | dict.fromkeys((5, 1800, 1801, 2999), 50_000)
+
+
+def test_states_are_held_and_merged_by_their_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "HELD", 40_000)
+    merged, merge = [], shards._Chain._merge
+
+    def watched(self: Any, table: Any, *, forget: bool) -> None:
+        merged.append(table)
+        merge(self, table, forget=forget)
+
+    monkeypatch.setattr(shards, "WRITTEN", 250)
+    monkeypatch.setattr(shards._Chain, "_merge", watched)
+    some = {number: SIZES[number] for number in range(1600, 2000)}
+    states = {b"%06d" % number: bytes(size) for number, size in some.items()}
+    first = place.upsert(0, 1, [Record(key, state, None) for key, state in states.items()])
+    assert max(table.num_rows for table in merged) <= 250
+    assert max(table["state"].nbytes for table in merged if "state" in table.column_names) < 40_000 + 50_000 + 2_000
+
+    monkeypatch.setattr(shards, "HELD", shards.HELD * 100)
+    states = {b"%06d" % number: bytes(size) for number, size in SIZES.items()}
+    version = place.upsert(first.version, 2, [Record(key, state, None) for key, state in states.items()]).version
+    monkeypatch.setattr(shards, "HELD", 40_000)
+    held = watch_held(monkeypatch)
+    shard = Shard(place.uri, version)
+    wanted = [*states, *(b"%06d" % number for number in range(5000, 5100))]
+    assert shard.get(wanted) == states
+    parts = list(shard.get_parts(wanted))
+    assert [key for keys, _ in parts for key in keys] == wanted
+    assert all(found == {key: states[key] for key in keys if key in states} for keys, found in parts)
+    assert list(shard.scan(b"", LAST)) == list(states.items())
+    assert list(shard.scan_all([(b"%06d" % n, b"%06d" % (n + 10)) for n in range(0, 3000, 10)])) == list(states.items())
+    assert all(found.nbytes <= 40_000 or found.num_rows == 1 for found in held)
 
 
 def test_what_is_due_comes_in_order(place: Place) -> None:
@@ -155,6 +197,18 @@ def test_a_batch_writes_once_however_often_it_is_run(place: Place) -> None:
     second = place.upsert(first.version, 2, numbered([1], b"new"))
     assert place.upsert(first.version, 2, numbered([1], b"new")) == second
     assert lance.dataset(place.uri).version == second.version
+
+
+def test_a_rerun_with_other_records_is_told_and_changes_nothing(place: Place) -> None:
+    """Of a segment that could be read before, say: the state would be that of one run, the events those of another."""
+    records = numbered(range(3))
+    first = place.upsert(0, 1, records)
+    assert place.upsert(0, 1, reversed(records)) == first, "in whatever order"
+    others = (records[:2], [*records, *numbered([9])], numbered(range(3), b"other"), [records[0]._replace(expires_at=5), *records[1:]])
+    for other in others:
+        with pytest.raises(BatchError, match="an earlier run of the batch wrote other records"):
+            place.upsert(0, 1, other)
+    assert place.upsert(0, 1, records) == first
 
 
 def test_a_batch_that_is_behind_or_elsewhere_is_refused(place: Place) -> None:
@@ -314,7 +368,7 @@ def test_who_takes_over_writes_what_counts(
         os.kill(process.pid, signal.SIGCONT)
         process.join(60)
         assert "another" in (tmp_path / "stopped.end").read_text()
-    assert place.upsert(first.version, 2, [], **QUICK) == second
+    assert place.upsert(first.version, 2, numbered(range(100), b"batch 2"), **QUICK) == second
     assert place.all(second.version) == expected
     # Whatever a sleeper has left on top, the next batch starts from what counts.
     third = place.upsert(second.version, 3, numbered([7], b"batch 3"), **QUICK)
