@@ -3,6 +3,8 @@
 Strategy: a batch of its own kind, numbered and sealed like any, so that versions of shards stay pinned and nobody else writes meanwhile. It
 takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
 through as streams, one task a shard; only records that change are written. The seal's `horizon` says what may not be replayed after it.
+Then what no batch starts from any more is removed: versions of shards, and the generations before a TRUNCATE. Neither has to succeed: a
+shard that cannot be purged or cleaned is logged and stays as it is, until the next maintenance.
 
 Exit code: 0 sealed (or was already), 1 not. An unsealed batch of this kind is finished by the ingest job too.
 """
@@ -19,17 +21,18 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import structlog
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
-from spark_jobs.shards import Record, Shard, Written, upsert
+from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
 from writetime import names
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.config import PipelineConfig, load
 from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
-from writetime.errors import BatchError, WritetimeError
+from writetime.errors import BatchError, ObjectNotFound, WritetimeError
 from writetime.join import flat
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
@@ -39,6 +42,9 @@ from writetime.schema.model import Schema, Table
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
+
+_CLEANING_WAITS = 5.0
+"""Seconds that cleaning waits for a shard that a batch is writing."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -85,18 +91,25 @@ class Task(NamedTuple):
 
 
 def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed) -> Sealed:
-    """Purge every shard and seal."""
+    """Purge every shard, seal, and remove what no batch starts from any more."""
     cluster, number = manifest.cluster, manifest.number
     schema = read_schema(store, cluster, base.number).schema()
     tasks = list(tasks_of(config, manifest, base, schema))
     bucket_url, now = config.bucket, manifest.now
 
-    def purge(task: Task) -> tuple[Task, Written | None]:
-        return task, purge_shard(open_store(bucket_url), task, schema, number, now)
+    def purge(task: Task) -> tuple[Task, Written | None, str]:
+        try:
+            return task, purge_shard(open_store(bucket_url), task, schema, number, now), ""
+        except WritetimeError as error:
+            if error.retriable:
+                raise
+            return task, None, str(error)
 
     done = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(purge).collect()
     written: dict[UUID, dict[int, Written]] = defaultdict(dict)
-    for task, after in done:
+    for task, after, trouble in done:
+        if trouble:
+            log.error("state not purged", batch=number, shard=task.uri, error=trouble)
         if after is not None:
             written[task.table_id][task.bucket] = after
     log.info("state purged", batch=number, shards=len(tasks), changed=sum(map(len, written.values())))
@@ -116,7 +129,9 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "events": 0,
         }
     )
-    return seal(store, cluster, sealed)
+    outcome = seal(store, cluster, sealed)
+    clean(config, spark.sparkContext, cluster, [base, outcome])
+    return outcome
 
 
 def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: Schema) -> Iterator[Task]:
@@ -167,6 +182,68 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
             ends = flat.next_expiry(left, now) if left else None
         if left != state:
             yield Record(key, left, ends)
+
+
+class Unneeded(NamedTuple):
+    """Where to clean: a shard, of which the versions are given that are to be kept; or all before a generation of a table's life (`lease`
+    empty, `uri` the prefix of its state)."""
+
+    uri: str
+    lease: str
+    kept: tuple[int, ...]
+
+
+def clean(config: PipelineConfig, spark: SparkContext, cluster: str, seals: list[Sealed]) -> None:
+    """Remove what none of these seals, the last ones, names: versions of shards, generations of tables."""
+    bucket_url, state_url = config.bucket, config.state or config.bucket
+
+    def free(place: Unneeded) -> tuple[str, int, str]:
+        try:
+            if place.lease:
+                return place.uri, cleanup(place.uri, place.kept, open_store(bucket_url), place.lease, wait=_CLEANING_WAITS), ""
+            return place.uri, remove_before(open_store(state_url), place.uri, *place.kept), ""
+        except (WritetimeError, OSError, RuntimeError, ValueError) as error:
+            # Lance has no errors of its own.
+            return place.uri, 0, str(error)
+
+    places = list(unneeded(config, cluster, seals))
+    done = spark.parallelize(places, max(1, len(places))).map(free).collect()
+    for uri, _, trouble in done:
+        if trouble:
+            log.warning("state not cleaned", where=uri, error=trouble)
+    log.info("state cleaned", shards=len(places), bytes=sum(freed for _, freed, _ in done))
+
+
+def unneeded(config: PipelineConfig, cluster: str, seals: list[Sealed]) -> Iterator[Unneeded]:
+    """Where something may lie that none of the seals names."""
+    kept: dict[tuple[str, int, int], set[int]] = defaultdict(set)
+    oldest: dict[str, int] = {}
+    for name, versions in (each for sealed in seals for each in sealed.state.items()):
+        oldest[name] = min(versions.generation, oldest.get(name, versions.generation))
+        for bucket, version in enumerate(versions.buckets):
+            kept[name, versions.generation, bucket].add(version)
+    for (name, generation, bucket), versions_kept in kept.items():
+        place = cluster, name, generation, bucket
+        if any(versions_kept):
+            yield Unneeded(config.state_url(names.state_shard(*place)), names.state_lease(*place), tuple(sorted(versions_kept - {0})))
+    for name, generation in oldest.items():
+        if generation:
+            yield Unneeded(names.state_prefix(cluster, name), "", (generation,))
+
+
+def remove_before(store: Store, prefix: str, generation: int) -> int:
+    """Remove a table's state of the generations before that one; bytes freed."""
+    freed = 0
+    for info in store.list(prefix):
+        if names.state_generation(info.name) >= generation:
+            break
+        try:
+            store.delete(info.name)
+        except ObjectNotFound:
+            # Another driver of this batch cleans, too.
+            continue
+        freed += info.size
+    return freed
 
 
 def _carry_over(store: Store, cluster: str, base: int, number: int) -> None:

@@ -171,5 +171,15 @@ def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> st
     return f"leases/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}.json"
 
 
+def state_prefix(cluster: str, table_id: str) -> str:
+    """Prefix of all state of a table's life."""
+    return f"state/{part(cluster)}/{part(table_id)}/"
+
+
 def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> str:
-    return f"state/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}"
+    return f"{state_prefix(cluster, table_id)}g{generation:04d}/b{bucket:05d}"
+
+
+def state_generation(name: str) -> int:
+    """The generation to which an object of a shard belongs."""
+    return int(name.split("/")[3].removeprefix("g"))

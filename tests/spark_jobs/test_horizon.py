@@ -1,4 +1,4 @@
-"""How far back a replay may reach after maintenance, without Spark: what the seal says."""
+"""Maintenance as a batch, without Spark: how far back a replay may reach after it, by its seal, and what it leaves of the state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from spark_jobs import maintain
-from spark_jobs.shards import Written
+from spark_jobs.shards import Record, Shard, Written, upsert
 from tests.join.join_oracle import WITH_STATICS
 from writetime import names
 from writetime.batch.documents import LocalDocument, Manifest, Sealed, ShardVersions
-from writetime.config import load
+from writetime.config import PipelineConfig, load
+from writetime.errors import BatchError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.store import open_store
@@ -44,16 +45,24 @@ def sealed(number: int, versions: ShardVersions, horizon: int | None) -> Sealed:
     return Sealed(number=number, kind="ingest", sealed_at=at, segments=[], accounting=[], state={TABLE: versions}, horizon=horizon)
 
 
-def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, written: Written | None) -> Sealed:
-    (folder / "pipeline.yaml").write_text(f"pipeline: p\ncluster: {{name: c, datacenters: [dc1]}}\nbucket: {folder / 'bucket'}\n", encoding="utf-8")
-    config = load(folder / "pipeline.yaml")
+Purge = Callable[..., Written | None]
+
+
+def pipeline(folder: Path) -> PipelineConfig:
+    yaml = f"pipeline: p\ncluster: {{name: c, datacenters: [dc1]}}\nbucket: {folder / 'bucket'}\n"
+    (folder / "pipeline.yaml").write_text(yaml, encoding="utf-8")
+    return load(folder / "pipeline.yaml")
+
+
+def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, written: Written | Purge | None) -> Sealed:
+    config = pipeline(folder)
     store = open_store(config.bucket)
     for what, data in (("schema", SchemaLearner().to_json().encode()), ("local", LocalDocument().to_bytes())):
         store.put(names.batch_object("c", base.number, what), data)
     at = datetime.fromtimestamp(NOW, UTC)
     manifest = Manifest(number=base.number + 1, kind="maintain", cluster="c", created_at=at, now=NOW, base=base.number, segments=[])
     monkeypatch.setattr(maintain, "read_schema", lambda *_: SimpleNamespace(schema=lambda: SCHEMA))
-    monkeypatch.setattr(maintain, "purge_shard", lambda *_: written)
+    monkeypatch.setattr(maintain, "purge_shard", written if callable(written) else lambda *_: written)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(parallelize=lambda tasks, _: Here(tasks)))
     return maintain.maintain(config, store, spark, manifest, base)
 
@@ -73,3 +82,73 @@ def test_a_table_that_is_not_captured_is_left_as_it_is(tmp_path: Path, monkeypat
     """What has expired in it has to be told when it is back."""
     versions = ShardVersions(buckets=[3], expires=[NOW - 5], behind=1)
     assert maintained(tmp_path, monkeypatch, sealed(2, versions, None), Written(4, None)).state == {TABLE: versions}
+
+
+def in_two_batches(folder: Path, generation: int, bucket: int, key: bytes) -> list[int]:
+    """A shard's versions after each of two batches, with one record that they change."""
+    place = "c", TABLE, generation, bucket
+    uri, store = pipeline(folder).state_url(names.state_shard(*place)), open_store(str(folder / "bucket"))
+    versions = [0]
+    for batch in (1, 2):
+        written = upsert(uri, versions[-1], batch, [Record(key, b"%d" % batch, None)], store, names.state_lease(*place))
+        versions.append(written.version)
+    return versions[1:]
+
+
+def shard(folder: Path, generation: int, bucket: int, version: int) -> Shard:
+    return Shard(pipeline(folder).state_url(names.state_shard("c", TABLE, generation, bucket)), version)
+
+
+def test_what_no_batch_starts_from_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_two_batches(tmp_path, 0, 0, b"before a TRUNCATE")
+    in_two_batches(tmp_path, 1, 0, b"before another")
+    first, second = in_two_batches(tmp_path, 2, 0, b"k")
+    (other,) = in_two_batches(tmp_path, 2, 1, b"k")[1:]
+    store = open_store(pipeline(tmp_path).bucket)
+
+    def purge(_: Any, task: maintain.Task, *__: Any) -> Written | None:
+        return None if task.bucket else upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease)
+
+    base = sealed(2, ShardVersions(generation=2, buckets=[second, other, 0]), None)
+    after = maintained(tmp_path, monkeypatch, base, purge)
+    third = after.state[TABLE].buckets[0]
+    assert after.state[TABLE].buckets == [third, other, 0]
+    assert [shard(tmp_path, 2, 0, version).get([b"k"]) for version in (second, third)] == [{b"k": b"2"}, {}]
+    assert shard(tmp_path, 2, 1, other).get([b"k"]) == {b"k": b"2"}
+    with pytest.raises(BatchError, match="is gone"):
+        shard(tmp_path, 2, 0, first)
+    left = {names.state_generation(info.name) for info in store.list(names.state_prefix("c", TABLE))}
+    assert left == {2}
+
+
+def test_a_shard_that_cannot_be_purged_or_cleaned_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_two_batches(tmp_path, 0, 0, b"before a TRUNCATE")
+    versions = ShardVersions(generation=1, buckets=[in_two_batches(tmp_path, 1, bucket, b"k")[1] for bucket in range(3)])
+    store = open_store(pipeline(tmp_path).bucket)
+    cleanup = maintain.cleanup
+    cleaned = []
+
+    def purge(_: Any, task: maintain.Task, *__: Any) -> Written:
+        if task.bucket == 0:
+            raise BatchError("odd", operation="purge", obj=task.uri)
+        return upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease)
+
+    def clean(uri: str, *args: Any, **kwargs: Any) -> int:
+        if uri.endswith("1"):
+            raise OSError("odd")
+        cleaned.append(uri[-1])
+        return cleanup(uri, *args, **kwargs)
+
+    monkeypatch.setattr(maintain, "cleanup", clean)
+    after = maintained(tmp_path, monkeypatch, sealed(2, versions, None), purge).state[TABLE].buckets
+    assert [new == old for new, old in zip(after, versions.buckets, strict=True)] == [True, False, False]
+    assert cleaned == ["0", "2"]
+    assert {names.state_generation(info.name) for info in store.list(names.state_prefix("c", TABLE))} == {1}
+
+
+def test_a_failure_that_passes_is_no_reason_to_go_on_without_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def purge(*_: Any) -> Written:
+        raise BatchError("try again", operation="purge", obj="a shard", retriable=True)
+
+    with pytest.raises(BatchError, match="try again"):
+        maintained(tmp_path, monkeypatch, sealed(2, ShardVersions(buckets=[3]), None), purge)
