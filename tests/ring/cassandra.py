@@ -29,12 +29,15 @@ from tools.services import ports
 VERSIONS = ("5.0.6", "4.1.10", "4.0.18")
 SEE_EACH_OTHER_SECONDS = 120.0
 _PORTS_TRIED = 100
+_SPREAD = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio: multiples of it fall between each other."""
 
 
 class Ring:
     """A ring that keeps everything under `folder`.
 
     `segment_mb` is the size of a commit log segment (a mutation may have half of it), `cdc_total_mb` how much cdc_raw may hold.
+    `spares` is how many addresses more are kept for nodes that join later.
     `compression` is a commit log compressor's class name, `compatibility` the storage_compatibility_mode of 5.0 (`NONE` writes version 8
     segments). `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set here. `options` go on every JVM's
     command line.
@@ -45,6 +48,7 @@ class Ring:
         folder: Path,
         *,
         nodes: int = 1,
+        spares: int = 0,
         version: str = VERSIONS[0],
         heap: str = "640M",
         cluster_name: str = "test",
@@ -65,7 +69,12 @@ class Ring:
         if compatibility is not None:
             own["storage_compatibility_mode"] = compatibility
         own.update(settings or {})
-        self.nodes = self._plan(nodes, heap, datacenter, own, options)
+        self._common: dict[str, Any] = {"heap": heap, "datacenter": datacenter, "options": options}
+        self._own, self._first = own, nodes
+        self._chosen, self._next_jmx = self._ports(nodes + spares), 7199
+        self._made: list[Node] = []
+        self.nodes = [self._node(number) for number in range(1, nodes + 1)]
+        self._newest = nodes
         self._connections = driver.Connections()
 
     def start(self) -> Self:
@@ -82,9 +91,9 @@ class Ring:
     def close(self) -> None:
         """End sessions and nodes; every node seals its segments."""
         self._connections.close()
-        for node in self.nodes:
+        for node in self._made:
             node.terminate()
-        for node in self.nodes:
+        for node in self._made:
             node.stop()
 
     def __enter__(self) -> Self:
@@ -132,45 +141,52 @@ class Ring:
                     raise ServiceError(f"{node.name} ({node.address}) sees {sorted(seen)} up, not {sorted(up)}; its log: {node.log}")
                 time.sleep(0.5)
 
-    def _plan(self, count: int, heap: str, datacenter: str, own: dict[str, Any], options: Sequence[str]) -> list[Node]:
-        addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
-        chosen = Ports(cql=free_port(9042, addresses), storage=free_port(7000, addresses))
-        jmx = 7199
-        nodes = []
-        for number, address in enumerate(addresses, start=1):
-            jmx = ports.choose(jmx, f"JMX of node {number}")
-            settings = self._settings(number, count, address, chosen) | own
-            nodes.append(
-                Node(
-                    number=number,
-                    address=address,
-                    folder=self.folder / f"node{number}",
-                    version=self.version,
-                    heap=heap,
-                    ports=chosen,
-                    jmx_port=jmx,
-                    settings=settings,
-                    datacenter=datacenter,
-                    rack=f"rack{number}",
-                    options=options,
-                )
-            )
-            jmx += 1
-        return nodes
+    def newcomer(self, *, replacing: Node | None = None) -> Node:
+        """A node that is not there yet. Its `start` makes it join, or take the place of one that is dead; then it belongs into `nodes`."""
+        self._newest += 1
+        node = self._node(self._newest)
+        # Anywhere between the others; one that replaces another takes over its token.
+        token = {} if replacing else {"initial_token": str(-(2**63) + self._newest * _SPREAD % 2**64)}
+        own = {name: value for name, value in node.settings.items() if name != "initial_token"}
+        node.settings = own | token | {"auto_bootstrap": True}
+        if replacing is not None:
+            node.options = [*node.options, f"-Dcassandra.replace_address_first_boot={replacing.address}"]
+        return node
 
-    def _settings(self, number: int, count: int, address: str, chosen: Ports) -> dict[str, Any]:
-        seeds = {"seeds": f"127.0.0.1:{chosen.storage}"}
+    def _ports(self, count: int) -> Ports:
+        addresses = [_address(number) for number in range(1, count + 1)]
+        return Ports(cql=free_port(9042, addresses), storage=free_port(7000, addresses))
+
+    def _node(self, number: int) -> Node:
+        jmx = ports.choose(self._next_jmx, f"JMX of node {number}")
+        self._next_jmx = jmx + 1
+        node = Node(
+            number=number,
+            address=_address(number),
+            folder=self.folder / f"node{number}",
+            version=self.version,
+            ports=self._chosen,
+            jmx_port=jmx,
+            settings=self._settings(number) | self._own,
+            rack=f"rack{number}",
+            **self._common,
+        )
+        self._made.append(node)
+        return node
+
+    def _settings(self, number: int) -> dict[str, Any]:
+        seeds = {"seeds": f"{_address(1)}:{self._chosen.storage}"}
         return {
             "cluster_name": self.cluster_name,
             "num_tokens": 1,
-            "initial_token": str(-(2**63) + (number - 1) * (2**64 // count)),
+            "initial_token": str(-(2**63) + (number - 1) * (2**64 // self._first)),
             "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
             "seed_provider": [{"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [seeds]}],
             "endpoint_snitch": "GossipingPropertyFileSnitch",
-            "listen_address": address,
-            "rpc_address": address,
-            "native_transport_port": chosen.cql,
-            "storage_port": chosen.storage,
+            "listen_address": _address(number),
+            "rpc_address": _address(number),
+            "native_transport_port": self._chosen.cql,
+            "storage_port": self._chosen.storage,
             # All nodes begin empty: there is nothing to stream.
             "auto_bootstrap": False,
             "cdc_enabled": True,
@@ -189,6 +205,10 @@ class Ring:
             "request_timeout_in_ms": 20000,
             "truncate_request_timeout_in_ms": 60000,
         }
+
+
+def _address(number: int) -> str:
+    return f"127.0.0.{number}"
 
 
 def free_port(preferred: int, addresses: Iterable[str]) -> int:

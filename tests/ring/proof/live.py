@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,7 @@ def ring_of_three(folder: Path, version: str = VERSIONS[0]) -> Ring:
     return Ring(
         folder,
         nodes=NODES,
+        spares=2,
         version=version,
         heap=HEAP,
         cluster_name=CLUSTER,
@@ -82,6 +84,9 @@ class Live:
         self._quiet = 0
         self._fillers = 0
         self._alone: Node | None = None
+        self._gone: set[str] = set()
+        self._aside = ThreadPoolExecutor(1)
+        self._change: tuple[Future[object], Callable[[], None]] | None = None
 
     def run(self) -> Outcome:
         """Everything, to the end; mismatches do not end it."""
@@ -118,6 +123,8 @@ class Live:
         if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
             # One node alone can do none of these: a logged batch wants a second one to note it.
             self._together()
+        if operation.ddl:
+            self._changed()
         if operation.flush:
             for node in self.ring.nodes:
                 if node.running:
@@ -126,8 +133,10 @@ class Live:
         if self._alone is not None:
             level = "ONE"
             self.outcome.steps["operations that one node alone took"] += 1
-        if level == "ALL" and not all(node.running for node in self.ring.nodes):
+        if level == "ALL" and (self._change is not None or not all(node.running for node in self.ring.nodes)):
             level = "QUORUM"
+        if self._change is not None:
+            self.outcome.steps["operations while the ring changed"] += 1
         try:
             self._execute(self._current(), operation, ConsistencyLevel.name_to_value[level])
         except InvalidRequest as error:
@@ -175,6 +184,7 @@ class Live:
         self._session = None
 
     def _all_up(self) -> Session:
+        self._changed()
         self._together()
         for node in self.ring.nodes:
             if not node.running:
@@ -184,6 +194,8 @@ class Live:
     # --- steps ----------------------------------------------------------------------------------------------------------------------
 
     def _step(self, step: Step) -> None:
+        if step.what not in _WHILE_CHANGING:
+            self._changed()
         node = self.ring.nodes[step.node]
         begun = time.monotonic()
         done = getattr(self, f"_do_{step.what.replace(' ', '_')}")(node)
@@ -329,6 +341,56 @@ class Live:
         """Everything once more: no event but what time alone brings, and the tables as they were."""
         yield from replay_changes_nothing(self.pipeline, self.outcome.answers[-1])
 
+    # --- a ring that changes --------------------------------------------------------------------------------------------------------
+
+    def _do_join(self, _: Node) -> None:
+        """A fourth node, with its share of the data."""
+        self._all_up()
+        node = self.ring.newcomer()
+        self._begin_change(node.start, lambda: self._welcome(node))
+
+    def _do_leave(self, node: Node) -> None:
+        """What the node had goes to the others, then the node."""
+        self._all_up()
+        self._begin_change(lambda: node.nodetool("decommission"), lambda: self._part_with(node))
+
+    def _do_replace(self, node: Node) -> None:
+        """The node dies, disk and all, and a new one with another address takes its place."""
+        self._all_up()
+        # What it alone holds, the ring would forget with it; its log had told us.
+        self._do_repair(node)
+        self._gone.add(_host_id(node))
+        self._do_kill(node)
+        self._part_with(node)
+        newcomer = self.ring.newcomer(replacing=node)
+        self._begin_change(newcomer.start, lambda: self._welcome(newcomer))
+
+    def _begin_change(self, change: Callable[[], object], after: Callable[[], None]) -> None:
+        """Let the ring change while operations go on."""
+        self._change = self._aside.submit(change), after
+
+    def _changed(self) -> None:
+        """Wait until the ring is done with what it began: no schema changes meanwhile, and nobody goes away."""
+        if self._change is not None:
+            (done, after), self._change = self._change, None
+            done.result()
+            after()
+
+    def _welcome(self, node: Node) -> None:
+        self.ring.nodes.append(node)
+        self._forget_session()
+        self.ring.wait_until_connected()
+        self._do_ship(node)
+
+    def _part_with(self, node: Node) -> None:
+        """Take what the node's shipper still finds. The last segment stays: a node that left does not seal it (Cassandra 5.0,
+        StorageService.drain: not after a decommission), no more than one that died. What is in it, others hold as well."""
+        self._forget_session()
+        node.stop()
+        self.ring.nodes.remove(node)
+        self._do_ship(node)
+        self.ring.wait_until_connected()
+
     # --- quiet ----------------------------------------------------------------------------------------------------------------------
 
     def _wait_for_hints(self) -> None:
@@ -336,7 +398,9 @@ class Live:
         deadline = time.monotonic() + HINTS_SECONDS
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < 2.5:
-            waiting = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
+            found = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
+            # What is meant for a node that was replaced goes nowhere, and nobody takes it away.
+            waiting = [path for path in found if not path.name.startswith(tuple(self._gone))] if self._gone else found
             if waiting:
                 quiet_since = time.monotonic()
             if time.monotonic() > deadline:
@@ -369,7 +433,12 @@ class Live:
         return [row.keyspace_name for row in rows if not row.keyspace_name.startswith("system") and row.keyspace_name != OWN_KEYSPACE]
 
 
-_OF_A_NODE = frozenset(["alone", "stop", "kill", "start", "flush", "repair", "ship"])
+_WHILE_CHANGING = frozenset(["flush", "ship", "ship all", "batch"])
+_OF_A_NODE = frozenset(["alone", "stop", "kill", "start", "flush", "repair", "ship", "leave", "replace"])
+
+
+def _host_id(node: Node) -> str:
+    return next(line.split(":")[1].strip() for line in node.nodetool("info").splitlines() if line.startswith("ID "))
 
 
 def _with_captured_writes(cdc_raw: Path) -> list[Path]:

@@ -2,7 +2,8 @@
 
 Between two quiet points one node at a time goes away, in order or by kill -9, and comes back after a while; segments are rolled, flushed,
 shipped from one node or from all, and batches run. Now and then a node is cut off and takes writes that no other one sees. RF is 3: one
-may always be away. Knows no ring.
+may always be away. In the second stretch of a run that is long enough the ring changes as well, while operations go on: a fourth node
+joins, one leaves, one dies and is replaced. Knows no ring.
 """
 
 from __future__ import annotations
@@ -12,12 +13,30 @@ from itertools import pairwise
 from random import Random
 from typing import Literal
 
-What = Literal["stop", "kill", "start", "alone", "together", "flush", "repair", "roll", "ship", "ship all", "batch", "quiet"]
+What = Literal[
+    "stop",
+    "kill",
+    "start",
+    "alone",
+    "together",
+    "flush",
+    "repair",
+    "roll",
+    "ship",
+    "ship all",
+    "batch",
+    "quiet",
+    "join",
+    "leave",
+    "replace",
+]
 NODES = 3
 LONGEST_STRETCH = 4000
 """Operations between two quiet points, at most."""
 _SMALL = 1000
 """Operations of a run that has one quiet point only, and few batches."""
+_CHANGES = 2000
+"""Operations of a run from which on nodes join and leave."""
 _OPS_PER_OUTAGE = 2000
 _ALONE = 60
 """Operations after which a node that was cut off is let back at the latest; what needs others ends it sooner."""
@@ -38,8 +57,11 @@ def schedule(seed: int, ops: int, *, chaos: bool = True) -> list[Step]:
     stretches = max(-(-ops // LONGEST_STRETCH), 2 if ops >= _SMALL else 1)
     bounds = [ops * number // stretches for number in range(stretches + 1)]
     steps: list[Step] = []
-    for start, end in pairwise(bounds):
-        steps += sorted(_stretch(random, start, end, chaos), key=lambda step: step.at)
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        stretch = _stretch(random, start, end, chaos)
+        if chaos and ops >= _CHANGES and number == 1:
+            stretch += _changes(Random(f"{seed} changes"), start, end)
+        steps += sorted(stretch, key=lambda step: step.at)
         steps.append(Step(end, "quiet"))
     return steps
 
@@ -75,3 +97,10 @@ def _outage(random: Random, start: int, size: int, number: int) -> list[Step]:
     if number == 0 or random.random() < 0.3:
         steps.append(Step(back + random.randint(0, size // 10), "repair", node))
     return steps
+
+
+def _changes(random: Random, start: int, end: int) -> list[Step]:
+    """The ring has three nodes again in the end. The first one, whom newcomers ask for the others, stays."""
+    third = (end - start) // 3
+    places = [start + number * third + random.randrange(third) for number in range(3)]
+    return [Step(at, what, random.randrange(1, NODES)) for at, what in zip(places, ("join", "leave", "replace"), strict=True)]

@@ -49,8 +49,17 @@ def test_a_schedule_keeps_two_nodes_up_and_ends_quietly(seed: int, ops: int) -> 
     assert {"stop", "kill"} & {step.what for step in steps}
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [2_000, 20_000])
+def test_a_long_run_changes_the_ring_and_ends_with_three_nodes(seed: int, ops: int) -> None:
+    changes = [step for step in schedule(seed, ops) if step.what in ("join", "leave", "replace")]
+    assert [step.what for step in changes] == ["join", "leave", "replace"]
+    # The others find the ring by asking the first one.
+    assert all(step.node != 0 for step in changes)
+
+
 def test_without_chaos_nobody_goes_away() -> None:
-    assert not {"stop", "kill", "alone"} & {step.what for step in schedule(1, 2000, chaos=False)}
+    assert not {"stop", "kill", "alone", "join", "leave", "replace"} & {step.what for step in schedule(1, 2000, chaos=False)}
 
 
 # --- values ---------------------------------------------------------------------------------------------------------------------------
