@@ -71,7 +71,8 @@ def _measured(spark: SparkSession, writes: Writes, rows: int, changes: int) -> l
     schema = Schema(tables={table.id: table})
     shape = RowShape.of(table, schema)
     warehouse = Warehouse(spark, "lake", WarehouseConfig(writes=writes))
-    name, facts = warehouse._current(shape, schema, 0)
+    held, facts = warehouse._current(shape, schema, 0)
+    name = held.name
     _rows(spark.range(rows), "first").writeTo(name).append()
     merges, reads = [], []
     for batch in range(BATCHES):

@@ -11,7 +11,8 @@ table; knows no CQL schema.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -198,7 +199,7 @@ class IcebergTable:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
-        self._name = name
+        self.name = name
         session: Any = spark
         self._jvm: Any = session._jvm
         self._table: Any = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)
@@ -207,19 +208,30 @@ class IcebergTable:
     def properties(self) -> dict[str, str]:
         return dict(self._table.properties())
 
+    def refresh(self) -> None:
+        """Look at the catalog again: Spark keeps tables for a while."""
+        self._table.refresh()
+
     @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever written to it."""
-        return self._table.currentSnapshot() is None
+    def columns(self) -> StructType:
+        return StructType.fromJson(json.loads(self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json()))
+
+    @property
+    def snapshot(self) -> int | None:
+        """Id of the snapshot that readers see; None if nothing was ever written to it."""
+        found = self._table.currentSnapshot()
+        return None if found is None else int(found.snapshotId())
 
     @property
     def summaries(self) -> list[dict[str, str]]:
         """What the commits that are kept tell of themselves, the latest last."""
         return [dict(snapshot.summary()) for snapshot in self._table.snapshots()]
 
-    def evolve(self, plan: Steps, properties: Mapping[str, str]) -> None:
-        """Take the steps and set the properties: readers see all of it or nothing."""
+    def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
+        """Take the steps and set the properties: readers see all of it or nothing. `check` is called when the table that this begins with
+        is fixed: columns that anybody changes later make it fail."""
         transaction = self._table.newTransaction()
+        check()
         # Each at once, so that two columns may swap their names; first what makes room for the others.
         for renames in (plan.aside, plan.renamed):
             self._update(transaction, [("renameColumn", ".".join(path), name) for path, name in renames])
@@ -230,7 +242,7 @@ class IcebergTable:
             update.set(name, value)
         update.commit()
         transaction.commitTransaction()
-        self._spark.catalog.refreshTable(self._name)
+        self._spark.catalog.refreshTable(self.name)
 
     def _update(self, transaction: Any, calls: Sequence[tuple[Any, ...]]) -> None:
         if calls:

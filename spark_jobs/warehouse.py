@@ -4,7 +4,8 @@ and written here only.
 Strategy: table shapes follow from the CQL schema (spark_jobs.rows, spark_jobs.evolve): columns are added and renamed as the ring does,
 and one that the ring dropped stays, so that history stays readable; of current rows only its values go. Every commit of rows carries its
 batch number and is idempotent: changes overwrite what the batch wrote before, current rows are merged to what the batch ended with, or
-replaced by it where the table was truncated. Knows Spark SQL; does not know where rows come from.
+replaced by it where the table was truncated. A driver that was held up finds its batch sealed, and commits nothing (`Fence`). Knows Spark
+SQL; does not know where rows come from.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -26,12 +28,14 @@ from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, step
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
 from spark_jobs.scan import Batches
 from spark_jobs.telling import changed_elements
+from writetime.batch.plan import read_sealed
 from writetime.config import WarehouseConfig
 from writetime.cql.names import to_changes_namespace, to_column, to_namespace
 from writetime.envelope import encode
 from writetime.errors import BatchError
 from writetime.schema.model import Schema, Table
 from writetime.schema.version import describe, schema_version
+from writetime.store import Store
 
 Facts = Literal["map", "struct", "none"]
 
@@ -108,13 +112,29 @@ def current_rows(shape: RowShape) -> dict[Path, int]:
     return {(): len(shape.keys), (WRITETIME,): 0, (EXPIRES_AT,): 0}
 
 
-class Warehouse:
-    """The tables of one catalog."""
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Holds a driver back that wakes up when another one has sealed its batch: what later batches wrote is not its to undo.
 
-    def __init__(self, spark: SparkSession, catalog: str, layout: WarehouseConfig | None = None) -> None:
+    Later batches begin when this one is sealed. So a table that was loaded before the seal was looked at holds this batch and earlier ones
+    only; and Iceberg refuses a commit to a table that has changed since it was loaded. Both together leave no gap."""
+
+    store: Store
+    cluster: str
+
+    def check(self, batch: int) -> None:
+        if read_sealed(self.store, self.cluster, batch) is not None:
+            raise BatchError("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
+
+
+class Warehouse:
+    """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`."""
+
+    def __init__(self, spark: SparkSession, catalog: str, layout: WarehouseConfig | None = None, fence: Fence | None = None) -> None:
         self.spark = spark
         self.catalog = catalog
         self.layout = layout or WarehouseConfig()
+        self.fence = fence
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table that holds this life's changes, or None if there is none yet."""
@@ -124,28 +144,51 @@ class Warehouse:
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
-        shape = RowShape.of(table, schema)
-        name = self._changes(shape, schema)
-        stored = self.spark.table(name).schema
-        about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
-        # What has no ordinal is for current rows only.
-        typed = events.filter("ordinal IS NOT NULL").mapInArrow(_event_rows(to_arrow_schema(stored), table, schema, about), schema=stored)
-        writer = typed.writeTo(name).option(f"snapshot-property.{_BATCH_PROPERTY}", str(batch))
-        writer.overwrite(F.col("batch") == batch)
+        with self._fenced(batch):
+            shape = RowShape.of(table, schema)
+            held = self._changes(shape, schema, batch)
+            seen, _ = self._look_at(held, batch)
+            about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
+            # What has no ordinal is for current rows only.
+            typed = _event_rows(to_arrow_schema(held.columns), table, schema, about)
+            rows = events.filter("ordinal IS NOT NULL").mapInArrow(typed, schema=held.columns)
+            self._overwrite(held.name, seen, rows, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
-        shape = RowShape.of(table, schema)
-        name, facts = self._current(shape, schema, batch)
-        if self._has_batch(name, batch):
-            return
-        columns = current_schema(shape, facts)
-        rows = self._last_rows(name, columns, facts, events)
-        if IcebergTable(self.spark, name).is_new:
-            # Nothing to merge with, which is what merging costs most for.
-            self._overwrite(name, rows, batch)
-            return
-        view = f"merge_source_{table.id.hex}"
+        self._write_current(table, schema, events, batch, anew=False)
+
+    def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+        """Of a table that was truncated: the rows that the batch's events leave take the place of all that were there, in one commit."""
+        self._write_current(table, schema, events, batch, anew=True)
+
+    def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
+        with self._fenced(batch):
+            shape = RowShape.of(table, schema)
+            held, facts = self._current(shape, schema, batch)
+            seen, done = self._look_at(held, batch)
+            if done:
+                return
+            columns = current_schema(shape, facts)
+            rows = self._last_rows(held, columns, facts, events, batch)
+            if anew or seen is None:
+                # Nothing to merge with, which is what merging costs most for.
+                kept = rows.filter(F.col(OP) != "d").drop(OP)
+                self._overwrite(held.name, seen, kept, F.lit(True), _snapshot_properties(batch, "rows"))
+            else:
+                self._merge(held.name, shape, columns, rows, batch)
+
+    def _overwrite(self, name: str, seen: int | None, rows: DataFrame, where: Column, properties: Mapping[str, str]) -> None:
+        """Put the rows in the place of those that are there, if nobody has written such since the snapshot `seen`."""
+        writer = rows.writeTo(name).option("isolation-level", "serializable")
+        if seen is not None:
+            writer = writer.option("validate-from-snapshot-id", str(seen))
+        for key, value in properties.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        writer.overwrite(where)
+
+    def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
+        view = f"merge_source_{shape.table.id.hex}"
         rows.createOrReplaceTempView(view)
         try:
             with self._noted(batch, "rows"):
@@ -153,100 +196,109 @@ class Warehouse:
         finally:
             self.spark.catalog.dropTempView(view)
 
-    def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
-        """Of a table that was truncated: the rows that the batch's events leave take the place of all that were there, in one commit."""
-        shape = RowShape.of(table, schema)
-        name, facts = self._current(shape, schema, batch)
-        if self._has_batch(name, batch):
-            return
-        self._overwrite(name, self._last_rows(name, current_schema(shape, facts), facts, events), batch)
-
-    def _overwrite(self, name: str, rows: DataFrame, batch: int) -> None:
-        """Put the rows in the place of all that is there."""
-        writer = rows.filter(F.col(OP) != "d").drop(OP).writeTo(name)
-        for key, value in _snapshot_properties(batch, "rows").items():
-            writer = writer.option(f"snapshot-property.{key}", value)
-        writer.overwrite(F.lit(True))
-
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
         """Bring the tables that there are to the shape that the ring's table has by now, if the batch writes none of its rows."""
-        shape = RowShape.of(table, schema)
-        if self.changes_of(table) is not None:
-            self._changes(shape, schema)
-        if not table.dropped and self._life(self._name(to_namespace(table.keyspace), to_column(table.name))) is not None:
-            self._current(shape, schema, batch)
+        with self._fenced(batch):
+            shape = RowShape.of(table, schema)
+            if self.changes_of(table) is not None:
+                self._changes(shape, schema, batch)
+            if not table.dropped and self._life(self._name(to_namespace(table.keyspace), to_column(table.name))) is not None:
+                self._current(shape, schema, batch)
 
     # --- shapes ----------------------------------------------------------------------------------------------------------
 
-    def _changes(self, shape: RowShape, schema: Schema) -> str:
-        """Name of the table for this life's changes, made or brought to the shape that it has to have."""
+    def _changes(self, shape: RowShape, schema: Schema, batch: int) -> IcebergTable:
+        """The table for this life's changes, made or brought to the shape that it has to have."""
         table = shape.table
-        name, held = self._place(to_changes_namespace(table.keyspace), table)
+        name, held = self._place(to_changes_namespace(table.keyspace), table, batch)
         told = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
         columns = from_arrow_schema(changes_schema(shape))
         if held is None:
             held = self._create(name, columns, {_ID_PROPERTY: str(table.id)}, "days(changed_at)")
-        self._evolve(name, columns, changes_rows(shape), held, {**told, **_keys(shape)})
-        return name
+        self._evolve(held, columns, changes_rows(shape), {**told, **_keys(shape)}, batch)
+        return held
 
-    def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[str, Facts]:
-        """Name of the table for this life's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
+    def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
+        """The table for this life's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
         table = shape.table
-        name, held = self._place(to_namespace(table.keyspace), table)
-        facts: Any = self.layout.cell_facts if held is None else held.get(_FACTS_PROPERTY, "map")
+        name, held = self._place(to_namespace(table.keyspace), table, batch)
+        facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
         columns = from_arrow_schema(current_schema(shape, facts))
         dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
         if held is None:
             held = self._create(name, columns, {_ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
         else:
-            known = json.loads(held.get(_DROPPED_PROPERTY, "{}"))
-            self._take_dropped(name, facts, {c: at for c, at in dropped.items() if at > known.get(c, at - 1)}, batch)
+            known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
+            self._take_dropped(held, facts, {c: at for c, at in dropped.items() if at > known.get(c, at - 1)}, batch)
         told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes()}
-        held = self._evolve(name, columns, current_rows(shape), held, told)
-        if refill := json.loads(held.get(_REFILL_PROPERTY, "{}")):
-            self._refill(name, refill, batch)
-        return name, facts
+        self._evolve(held, columns, current_rows(shape), told, batch)
+        if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):
+            self._refill(held, refill, batch)
+        return held, facts
 
     def _modes(self) -> dict[str, str]:
         return {f"write.{command}.mode": self.layout.writes for command in ("merge", "update", "delete")}
 
-    def _evolve(
-        self, name: str, columns: StructType, rows: Mapping[Path, int], held: Mapping[str, str], told: Mapping[str, str]
-    ) -> dict[str, str]:
-        """Bring the table to the columns, and its properties to what is told; its properties then."""
-        plan = steps(columns, self.spark.table(name).schema, rows)
-        refill = json.loads(held.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
+    def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], told: Mapping[str, str], batch: int) -> None:
+        """Bring the table to the columns, and its properties to what is told."""
+        plan = steps(columns, held.columns, rows)
+        properties = held.properties
+        refill = json.loads(properties.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
         told = {**told, **({_REFILL_PROPERTY: json.dumps(refill)} if refill else {})}
-        news = {key: value for key, value in told.items() if held.get(key) != value}
+        news = {key: value for key, value in told.items() if properties.get(key) != value}
         if plan or news:
-            IcebergTable(self.spark, name).evolve(plan, news)
-        return {**held, **told}
+            held.evolve(plan, news, lambda: self._expect_open(batch))
 
-    def _refill(self, name: str, columns: Mapping[str, str], batch: int) -> None:
+    def _refill(self, held: IcebergTable, columns: Mapping[str, str], batch: int) -> None:
         """Give columns that were made anew the values that were set aside."""
-        kinds = {field.name: field.dataType for field in self.spark.table(name).schema}
+        kinds = {field.name: field.dataType for field in held.columns}
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
+        self._expect_open(batch)
         with self._noted(batch, "refill"):
-            self.spark.sql(f"UPDATE {name} SET {sets} WHERE {lacking}")
-        IcebergTable(self.spark, name).evolve(Steps(), {_REFILL_PROPERTY: "{}"})
+            self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
+        held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
-    def _take_dropped(self, name: str, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
+    def _take_dropped(self, held: IcebergTable, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
         """Set columns that the ring has dropped to null, in rows that nobody touches too: values written later than the drop (they were
         ahead of the clock) stay, for they come back when the column is added again. Without writetimes all go."""
-        stored = set(self.spark.table(name).schema.names)
+        stored = set(held.columns.names)
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
+            self._expect_open(batch)
             with self._noted(batch, "dropped"):
-                self.spark.sql(_drop_statement(name, facts, gone))
+                self.spark.sql(_drop_statement(held.name, facts, gone))
 
     # --- the rest --------------------------------------------------------------------------------------------------------
 
-    def _last_rows(self, name: str, columns: pa.Schema, facts: Facts, events: DataFrame) -> DataFrame:
-        """The rows as the batch leaves them, with what to do with each in the column OP."""
-        stored = self.spark.table(name).schema
+    def _last_rows(self, held: IcebergTable, columns: pa.Schema, facts: Facts, events: DataFrame, batch: int) -> DataFrame:
+        """The rows as the batch leaves them, with what to do with each in the column OP.
+
+        They are made while the commit's job runs, when the table that a MERGE reads is long loaded: their maker looks at the fence."""
+        stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
-        return events.filter("last").mapInArrow(_current_rows(to_arrow_schema(rows), facts), schema=rows)
+        made = _current_rows(to_arrow_schema(rows), facts, self.fence, batch)
+        return events.filter("last").mapInArrow(made, schema=rows)
+
+    def _look_at(self, held: IcebergTable, batch: int) -> tuple[int | None, bool]:
+        """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it."""
+        held.refresh()
+        seen = held.snapshot, _has_batch(held, batch)
+        self._expect_open(batch)
+        return seen
+
+    def _expect_open(self, batch: int) -> None:
+        if self.fence is not None:
+            self.fence.check(batch)
+
+    @contextmanager
+    def _fenced(self, batch: int) -> Iterator[None]:
+        """What others were faster with fails in many ways; that the batch is sealed says it best."""
+        try:
+            yield
+        except Exception:
+            self._expect_open(batch)
+            raise
 
     @contextmanager
     def _noted(self, batch: int, step: str) -> Iterator[None]:
@@ -263,55 +315,65 @@ class Warehouse:
     def _name(self, namespace: str, table: str) -> str:
         return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
 
-    def _place(self, namespace: str, table: Table) -> tuple[str, dict[str, str] | None]:
-        """Name of the table for this life, and its properties if it is there.
+    def _place(self, namespace: str, table: Table, batch: int) -> tuple[str, IcebergTable | None]:
+        """Name of the table for this life, and the table if it is there.
 
         The plain name belongs to the life that goes on. When a table was created anew, what the plain name held so far moves to a name
         with the old id: its columns may have other types, and its history stays readable.
         """
         called = to_column(table.name)
         plain = self._name(namespace, called)
-        life = self._life(plain)
+        held = self._held(plain)
+        life = None if held is None else _life(held)
         if life != str(table.id) and table.dropped:
             plain = self._name(namespace, _life_name(called, table.id))
-            life = self._life(plain)
+            held = self._held(plain)
+            life = None if held is None else _life(held)
         elif life not in (None, str(table.id)):
             # The new name stands without its catalog: Spark would take that for a namespace.
             aside = f"{quoted(namespace)}.{quoted(_life_name(called, UUID(life)))}"
+            # If another driver has done so meanwhile, the name is taken.
+            self._expect_open(batch)
             self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
-            life = None
-        return plain, self._properties(plain) if life else None
+            held = None
+        return plain, held
+
+    def _held(self, name: str) -> IcebergTable | None:
+        """The table of that name as it is now, if there is one."""
+        if not self.spark.catalog.tableExists(name):
+            return None
+        held = IcebergTable(self.spark, name)
+        held.refresh()
+        return held
 
     def _life(self, name: str) -> str | None:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
-        if not self.spark.catalog.tableExists(name):
-            return None
-        properties = self._properties(name)
-        if _ID_PROPERTY not in properties:
-            raise BatchError(
-                f"it has no property {_ID_PROPERTY}: somebody else made it",
-                operation="open a warehouse table",
-                obj=name,
-                hint="Rename it; writetime makes its own.",
-            )
-        return str(properties[_ID_PROPERTY])
+        held = self._held(name)
+        return None if held is None else _life(held)
 
-    def _properties(self, name: str) -> dict[str, str]:
-        return IcebergTable(self.spark, name).properties
-
-    def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> dict[str, str]:
-        """Make a table; its properties."""
+    def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> IcebergTable:
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
         listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
-        properties = {**_PROPERTIES, **about}
-        told = ", ".join(f"'{key}'='{value}'" for key, value in properties.items())
+        told = ", ".join(f"'{key}'='{value}'" for key, value in {**_PROPERTIES, **about}.items())
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
         self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({told})")
-        return properties
+        return IcebergTable(self.spark, name)
 
-    def _has_batch(self, name: str, batch: int) -> bool:
-        told = IcebergTable(self.spark, name).summaries
-        return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in told)
+
+def _life(held: IcebergTable) -> str:
+    properties = held.properties
+    if _ID_PROPERTY not in properties:
+        raise BatchError(
+            f"it has no property {_ID_PROPERTY}: somebody else made it",
+            operation="open a warehouse table",
+            obj=held.name,
+            hint="Rename it; writetime makes its own.",
+        )
+    return properties[_ID_PROPERTY]
+
+
+def _has_batch(table: IcebergTable, batch: int) -> bool:
+    return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in table.summaries)
 
 
 def _snapshot_properties(batch: int, step: str) -> dict[str, str]:
@@ -416,8 +478,10 @@ def _event_row(ordinal: int, event: dict[str, Any], shape: RowShape, about: Mapp
     }
 
 
-def _current_rows(columns: pa.Schema, facts: Facts) -> Callable[[Batches], Batches]:
+def _current_rows(columns: pa.Schema, facts: Facts, fence: Fence | None, batch: int) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
+        if fence is not None:
+            fence.check(batch)
         for record_batch in batches:
             yield from _slices([_current_row(_unpacked(payload), facts) for payload in record_batch["payload"].to_pylist()], columns)
 

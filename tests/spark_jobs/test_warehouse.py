@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.evolve import IcebergTable
+from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.warehouse import Fence, Warehouse
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -30,11 +35,15 @@ from tests.spark_jobs.examples import (
     table,
 )
 from tests.spark_jobs.pipeline import Pipeline
+from writetime.batch.documents import Sealed
+from writetime.batch.plan import seal
 from writetime.cql.names import to_column
 from writetime.cql.types import Duration
 from writetime.errors import BatchError
 from writetime.model import Cell, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.store import Store
+from writetime.store.local import LocalStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -271,3 +280,80 @@ def test_a_table_that_somebody_else_made_is_left_alone(warehouse: Warehouse) -> 
     taken = table("taken", 13, {"id": "int"})
     with pytest.raises(BatchError, match="somebody else made it"):
         write(warehouse, taken, 1, insert(taken, 1, schema=schema_of(taken)), schema=schema_of(taken))
+
+
+def _seal(store: Store, number: int) -> None:
+    seal(store, "c", Sealed(number=number, kind="ingest", sealed_at=datetime.now(UTC), segments=[], accounting=[], state={}))
+
+
+class _Late(Warehouse):
+    """A driver that is held up once its commit has been thought out: others finish its batch, and the next one, meanwhile."""
+
+    def __init__(self, spark: SparkSession, fence: Fence | None, others: Callable[[], None], at: str) -> None:
+        super().__init__(spark, "lake", fence=fence)
+        self.others: list[Callable[[], None]] = [others]
+        self.at = at
+
+    def _meanwhile(self, at: str) -> None:
+        if at == self.at and self.others:
+            self.others.pop()()
+
+    def _look_at(self, held: IcebergTable, batch: int) -> tuple[int | None, bool]:
+        seen = super()._look_at(held, batch)
+        self._meanwhile("commit")
+        return seen
+
+    def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
+        self._meanwhile("merge")
+        super()._merge(name, shape, columns, rows, batch)
+
+
+@pytest.mark.parametrize(
+    ("at", "fence", "method", "known"),
+    [
+        # Held up before its job reads the table: the job's own rows look at the fence.
+        ("merge", True, "merge_current", True),
+        # Held up in its job: Iceberg refuses what was planned on another snapshot.
+        ("commit", False, "merge_current", False),
+        ("commit", False, "replace_current", True),
+    ],
+    ids=["merge", "first, in its job", "truncate, in its job"],
+)
+def test_a_driver_that_was_held_up_undoes_nothing(
+    warehouse: Warehouse, tmp_path: Path, at: str, fence: bool, method: str, known: bool
+) -> None:
+    late = table(f"late_{at}_{method}_{fence}".lower(), 50 + len(at) + len(method) + fence, {"id": "int", "v": "int"})
+    schema, store = schema_of(late), LocalStore(tmp_path)
+    of_1, of_2, of_3 = (events(warehouse.spark, [insert(late, 1, {"v": v}, timestamp=THEN + v, schema=schema)], schema) for v in (1, 2, 3))
+    if known:
+        warehouse.merge_current(late, schema, of_1, 1)
+
+    def others() -> None:
+        getattr(warehouse, method)(late, schema, of_2, 2)
+        _seal(store, 2)
+        warehouse.merge_current(late, schema, of_3, 3)
+
+    held_up = _Late(warehouse.spark, Fence(store, "c") if fence else None, others, at)
+    with pytest.raises(BatchError if fence else Py4JJavaError, match="another driver has sealed it" if fence else "conflicting"):
+        getattr(held_up, method)(late, schema, of_2, 2)
+    assert not held_up.others
+    assert [row["v"] for row in rows(warehouse, f"shop.{late.name}")] == [3]
+
+
+def test_a_driver_that_was_held_up_changes_no_shape(warehouse: Warehouse, tmp_path: Path) -> None:
+    old = table("late_shape", 0xAAAAAAAA << 96, {"id": "int", "v": "int"}, clustering=0)
+    store = LocalStore(tmp_path)
+    schema = schema_of(old)
+    write(warehouse, old, 1, insert(old, 1, {"v": 1}, schema=schema), schema=schema)
+    new = table("late_shape", 0xBBBBBBBB << 96, {"id": "int", "v": "text"})
+    held_up = Warehouse(warehouse.spark, "lake", fence=Fence(store, "c"))
+    _seal(store, 2)
+    later = schema_of(replace(old, dropped=True), new)
+    write(warehouse, new, 3, insert(new, 1, {"v": "new"}, schema=later), schema=later)
+    for act in (held_up.merge_current, held_up.write_changes):
+        with pytest.raises(BatchError, match="another driver has sealed it"):
+            act(old, schema, events(warehouse.spark, [insert(old, 1, {"v": 2}, timestamp=THEN + 1, schema=schema)], schema), 2)
+    with pytest.raises(BatchError, match="another driver has sealed it"):
+        held_up.follow(_with(old, more="int"), schema, 2)
+    assert [row["v"] for row in rows(warehouse, "shop.late_shape")] == ["new"]
+    assert [row["v"] for row in rows(warehouse, "shop.late_shape__aaaaaaaa")] == [1]
