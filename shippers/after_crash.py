@@ -66,7 +66,10 @@ def drain(folder: Path, found: Iterable[Found]) -> list[Found]:
 
 
 def is_used(path: Path) -> bool:
-    """Whether a segment has a first section. One whose header cannot be read counts as used: it is for the reader to judge."""
+    """Whether a first section has anything in it: a node that stops in order leaves prepared segments with an empty one.
+
+    One whose header cannot be read counts as used: it is for the reader to judge.
+    """
     try:
         with path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
@@ -76,4 +79,4 @@ def is_used(path: Path) -> bool:
         _, start = descriptor.parse(head, name=path.name)
     except SegmentError:
         return any(head)
-    return any(head[start : start + _MARKER_SIZE])
+    return any(head[start + _MARKER_SIZE :])

@@ -229,7 +229,12 @@ class Agent:
                 told = self._link.facts()
             except ShipError as error:
                 self._log.warning("the node did not say who it is", **error.as_dict())
-        facts = node.merge(self._config, told, node.recall(notes))
+        recalled = node.recall(notes)
+        facts = node.merge(self._config, told, recalled)
+        if told and recalled.get("host_id", facts.host_id) != facts.host_id and "host id" not in self._reported:
+            self._reported.add("host id")
+            hint = "Drain a node before it is wiped."
+            self._log.warning("another node has this folder now; all that is in it goes by its name", was=recalled["host_id"], hint=hint)
         if told:
             self._remember(notes, facts)
         if told or self._link is None:

@@ -12,13 +12,16 @@ from uuid import UUID
 
 import pytest
 
+from shippers.after_crash import drain, settle
 from shippers.agent import Agent
 from shippers.folder import State, classify, look
 from shippers.node import Link
 from shippers.upload import Outcome
+from shippers.writer import nobody_writes
+from tests.ring.cassandra import Ring
 from writetime import names
 from writetime.config import ClusterConfig, NodeConfig, PipelineConfig
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, ShipError
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
 
@@ -140,5 +143,43 @@ def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link
     session.execute(insert, ("t", 0, "the node goes on"))
 
 
+def test_a_node_that_is_killed_and_comes_back(tmp_path: Path) -> None:
+    """What the shipper relies on: the kernel knows whether the node writes, and a replay completes with the file's length."""
+    with Ring(tmp_path, segment_mb=1, heap="512M") as ring:
+        node = ring.nodes[0]
+        session = ring.session("ONE")
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+        session.execute("CREATE TABLE k.t (p int PRIMARY KEY, v text) WITH cdc = true")
+        with Link(NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port)) as link:
+            assert link.cdc_total_space() == 1 << 30
+        insert = session.prepare("INSERT INTO k.t (p, v) VALUES (?, ?)")
+        deadline = time.monotonic() + 60
+        while not (growing := in_state(node.cdc_raw, State.GROWING)):
+            assert time.monotonic() < deadline, "no index appeared"
+            session.execute(insert, (1, "x" * 1000))
+            time.sleep(0.2)
+        assert all(nobody_writes(node.cdc_raw / name) is False for name in growing)
+        with pytest.raises(ShipError, match="open for writing"):
+            drain(node.cdc_raw, classify(look(node.cdc_raw)))
+        session.cluster.shutdown()
+        node.kill()
+        torn = {name: (node.cdc_raw / name).read_bytes() for name in in_state(node.cdc_raw, State.GROWING)}
+        assert torn
+        assert all(nobody_writes(node.cdc_raw / name) for name in torn)
+        settled, _ = settle(node.cdc_raw, classify(look(node.cdc_raw)), now=time.time(), patience=0)
+        assert [item.name for item in settled if item.state is State.AFTER_CRASH] == sorted(torn)
+        node.start()
+        replayed = {item.name for item in classify(look(node.cdc_raw)) if item.replayed}
+        assert replayed == torn.keys()
+        assert {name: (node.cdc_raw / name).read_bytes() for name in torn} == torn, "shipped before or after, the bytes are the same"
+        node.stop()
+        left = drain(node.cdc_raw, classify(look(node.cdc_raw)))
+        assert {item.state for item in left} <= {State.COMPLETED, State.AFTER_CRASH, State.PREALLOCATED}
+
+
+def in_state(folder: Path, state: State) -> list[str]:
+    return [found.name for found in classify(look(folder)) if found.state is state]
+
+
 def completed(folder: Path) -> list[str]:
-    return [found.name for found in classify(look(folder)) if found.state is State.COMPLETED]
+    return in_state(folder, State.COMPLETED)

@@ -1,0 +1,279 @@
+"""Segments that a node left unfinished, those of 3.11, and the last ones of a node before it is wiped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from shippers import after_crash, writer
+from shippers.agent import Agent, Mode
+from shippers.upload import Outcome
+from shippers.writer import nobody_writes
+from tests.shippers.conftest import Folder, ref
+from tests.shippers.test_agent import changed
+from writetime.batch.documents import SegmentInput
+from writetime.commitlog import sections
+from writetime.commitlog.descriptor import Descriptor
+from writetime.commitlog.encode import encode_segment
+from writetime.config import PipelineConfig
+from writetime.errors import ShipError
+from writetime.store.local import LocalStore
+
+MakeAgent = Callable[..., Agent]
+PATIENCE = 300.0
+
+
+def aged(folder: Folder, number: int, *, seconds: float = 3600, version: int = 7) -> Path:
+    path = folder.path / f"CommitLog-{version}-{number}.log"
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def torn(number: int) -> bytes:
+    """A preallocated segment of 64 KiB: one synced section, then bytes that no sync marker covers, then zeros."""
+    whole = encode_segment(number, 7, [b"mutation"] * 10)
+    return (whole + b"half a frame").ljust(1 << 16, b"\0")
+
+
+# --- whether anybody writes
+
+
+def test_nobody_writes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * mmap.PAGESIZE)
+    assert nobody_writes(path) is True
+    with path.open("rb"):
+        assert nobody_writes(path) is True, "readers do not count"
+    with path.open("r+b") as file:
+        assert nobody_writes(path) is False
+        mapped = mmap.mmap(file.fileno(), 0)
+    with closing(mapped):
+        assert nobody_writes(path) is False, "a mapping outlives its descriptor"
+        link = tmp_path / "link"
+        link.hardlink_to(path)
+        assert nobody_writes(link) is False, "a hard link is the same file"
+    assert nobody_writes(link) is True
+    assert nobody_writes(tmp_path / "nowhere") is None
+    with path.open("r+b"):
+        pass
+    assert path.read_bytes() == b"x" * mmap.PAGESIZE
+
+
+def test_no_lease_is_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    for _ in range(3):
+        assert nobody_writes(path) is True
+        # With a lease still held this would wait for it, for lease-break-time: 45 s.
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+# --- after a crash
+
+
+def test_an_orphan_is_shipped_whole_and_says_so(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    data = folder.segment(1, torn(1), idx=b"120")
+    aged(folder, 1)
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    info = store.head(ref(1).incoming)
+    assert info is not None
+    assert (store.read(info.name), info.metadata["ending"]) == (data, "after-crash")
+    assert SegmentInput.from_object(info).ref == ref(1)
+    assert folder.names == []
+
+
+def test_a_segment_that_somebody_writes_to_is_never_an_orphan(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1, torn(1), idx=b"120")
+    path = aged(folder, 1)
+    with path.open("r+b"):
+        assert agent_over(store).round().waiting == 1
+    assert len(folder.names) == 2
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+
+
+def test_an_orphan_is_left_to_its_node_for_a_while(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1, torn(1), idx=b"120")
+    aged(folder, 1, seconds=PATIENCE - 60)
+    assert agent_over(store).round().waiting == 1
+    # The node comes back, replays, and completes it with the length of the file.
+    (folder.path / "CommitLog-7-1_cdc.idx").write_bytes(b"65536\nCOMPLETED")
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    info = store.head(ref(1).incoming)
+    assert info is not None
+    assert (info.metadata["ending"], info.metadata["synced"]) == ("after-crash", "65536")
+
+
+def test_one_that_was_closed_as_usual_says_so_too(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1, torn(1), idx=b"120\nCOMPLETED")
+    agent_over(store).round()
+    info = store.head(ref(1).incoming)
+    assert info is not None
+    assert (info.metadata["ending"], info.metadata["synced"]) == ("completed", "120")
+
+
+def test_a_segment_without_an_idx_is_left_to_its_node(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    """Nothing of CDC was synced: the node deletes it when it starts again, or completes it."""
+    folder.segment(1, torn(1), idx=None)
+    aged(folder, 1)
+    assert agent_over(store).round().waiting == 1
+    assert folder.names == ["CommitLog-7-1.log"]
+
+
+def test_where_the_kernel_cannot_tell(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(after_crash, "nobody_writes", lambda _: None)
+    folder.segment(1, torn(1), idx=b"120")
+    aged(folder, 1)
+    agent = agent_over(store)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert agent.round().waiting == 1
+    (told,) = [log for log in logs if log["log_level"] == "warning"]
+    assert "--drain" in told["hint"]
+    assert len(folder.names) == 2
+
+
+def test_leases_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+
+    def refuse(*_: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(writer.fcntl, "fcntl", refuse)
+    assert nobody_writes(path) is None
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_an_orphan_that_reappears_is_compared(store: LocalStore, folder: Folder, agent_over: MakeAgent, archived: bool) -> None:
+    data = folder.segment(1, torn(1), idx=b"120")
+    aged(folder, 1)
+    agent_over(store).round()
+    if archived:
+        from tests.shippers.test_upload import process
+
+        process(store, 1)
+    # The node was only down: at its start it links the file anew and completes it.
+    folder.segment(1, data, idx=b"65536\nCOMPLETED")
+    expected = Outcome.ALREADY_PROCESSED if archived else Outcome.ALREADY_THERE
+    assert agent_over(store).round().shipped == {expected: 1}
+    assert folder.names == []
+    folder.segment(1, data[:-1] + b"x", idx=b"65536\nCOMPLETED")
+    (error,) = agent_over(store).round().failed
+    assert "the store holds" in str(error)
+    assert len(folder.names) == 2
+
+
+def test_a_clock_that_was_set_back_delays_and_one_set_forward_harms_nothing(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent
+) -> None:
+    folder.segment(1, torn(1), idx=b"120")
+    path = aged(folder, 1, seconds=-86400)
+    agent = agent_over(store)
+    assert agent.round().waiting == 1
+    folder.segment(2)
+    future = aged(folder, 2, seconds=-86400)
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert not future.exists()
+    assert agent.metrics.registry.get_sample_value("writetime_ship_lag_seconds") == 0
+    aged(folder, 1, seconds=10 * 365 * 86400)
+    with path.open("r+b"):
+        assert agent.round().waiting == 1
+
+
+# --- Cassandra 3.11
+
+
+def test_segments_of_3_11_are_shipped_as_they_come(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    path = folder.path / "CommitLog-6-7.log"
+    data = Descriptor(6, 7, {}).encode() + b"sections"
+    with path.open("wb") as copying:
+        copying.write(data[:10])
+        copying.flush()
+        assert agent_over(store).round().waiting == 1, "still being copied from another disk"
+        copying.write(data[10:])
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    assert store.read("cdc/ring/dc1/host-1/CommitLog-6-7.log") == data
+    assert folder.names == []
+
+
+def test_segments_of_3_11_where_the_kernel_cannot_tell(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes into them where they lie but a copy does, and that takes no five minutes without a byte."""
+    monkeypatch.setattr(after_crash, "nobody_writes", lambda _: None)
+    (folder.path / "CommitLog-6-7.log").write_bytes(b"x")
+    assert agent_over(store).round().waiting == 1
+    aged(folder, 7, version=6)
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+
+
+# --- drain
+
+
+def test_drain_ships_what_was_written_and_nothing_else(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    written = {1: folder.segment(1), 2: folder.segment(2, torn(2), idx=b"120"), 3: folder.segment(3, torn(3), idx=None)}
+    folder.segment(4, Descriptor(7, 4, {}).encode().ljust(1 << 16, b"\0"), idx=None)
+    folder.segment(5, bytes(1 << 16), idx=None)
+    header = Descriptor(7, 8, {}).encode()
+    marker = sections.encode_marker(sections.id_crc(8), len(header), len(header) + sections.MARKER_SIZE)
+    folder.segment(8, (header + marker).ljust(1 << 16, b"\0"), idx=None)
+    folder.segment(6, b"damaged", idx=None)
+    (folder.path / "CommitLog-6-7.log").write_bytes(b"of 3.11")
+    assert agent_over(store).run(Mode.DRAIN)
+    assert folder.names == ["CommitLog-7-4.log", "CommitLog-7-5.log", "CommitLog-7-8.log"]
+    assert {number: store.read(ref(number).incoming) for number in written} == written
+    endings = {info.name.rsplit("-", 1)[1]: info.metadata["ending"] for info in store.list("cdc/")}
+    expected = {"1.log": "completed", "2.log": "after-crash", "3.log": "after-crash", "6.log": "after-crash", "7.log": "completed"}
+    assert endings == expected
+
+
+def test_drain_refuses_while_the_node_is_there(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    folder.segment(2, torn(2), idx=b"120")
+    with (folder.path / "CommitLog-7-2.log").open("r+b"), pytest.raises(ShipError, match="is open for writing"):
+        agent_over(store).run(Mode.DRAIN)
+    assert len(folder.names) == 4
+    assert list(store.list("cdc/")) == []
+
+
+def test_drain_says_when_something_is_left(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    store.put(ref(1).incoming, b"other bytes")
+    assert not agent_over(store).run(Mode.DRAIN)
+    assert len(folder.names) == 2
+
+
+# --- a node that is rebuilt
+
+
+def test_ids_that_go_back_under_another_host_id(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    folder.segment(1000)
+    assert agent_over(store).round().ok
+    rebuilt = changed(settings, host_id="host-2")
+    data = folder.segment(1, b"of the new node")
+    folder.segment(1000, b"the same id again")
+    assert agent_over(store, config=rebuilt).round().shipped == {Outcome.UPLOADED: 2}
+    assert store.read("cdc/ring/dc1/host-2/CommitLog-7-1.log") == data
+    assert store.read("cdc/ring/dc1/host-2/CommitLog-7-1000.log") == b"the same id again"
+    assert store.read(ref(1000).incoming) != b"the same id again"
+
+
+def test_ids_that_go_back_under_the_same_host_id(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    """As with a host id that was given by hand: nothing is overwritten, nothing deleted, the others go on."""
+    before = folder.segment(1000)
+    agent_over(store).round()
+    data = folder.segment(1, b"of the new node")
+    folder.segment(1000, b"the same id again")
+    result = agent_over(store).round()
+    assert (result.shipped, len(result.failed)) == ({Outcome.UPLOADED: 1}, 1)
+    assert (store.read(ref(1000).incoming), store.read(ref(1).incoming)) == (before, data)
+    assert folder.names == ["CommitLog-7-1000.log", "CommitLog-7-1000_cdc.idx"]
