@@ -61,6 +61,7 @@ from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, SchemaError, WritetimeError
 from writetime.join.order import dropped_columns
+from writetime.join.partition import MICROSECONDS
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
@@ -113,8 +114,8 @@ def run(config: PipelineConfig, number: int) -> Sealed:
 class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
     rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
-    dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `events` counts
-    what the stream tells, by shard."""
+    dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending` those
+    that were dropped, which is not told yet; `events` counts what is told, by shard."""
 
     config: PipelineConfig
     store: Store
@@ -128,6 +129,7 @@ class Batch:
     reshaped: set[UUID] = field(default_factory=set)
     altered: dict[bytes, Table] = field(default_factory=dict)
     since: dict[bytes, int] = field(default_factory=dict)
+    ending: set[UUID] = field(default_factory=set)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     local: LocalDocument = field(default_factory=LocalDocument)
 
@@ -194,6 +196,8 @@ class Batch:
                 clocks[number] = read_manifest(self.store, cluster, number).now
             if number in clocks:
                 self.since[table.id.bytes] = clocks[number]
+            if table.dropped and not self._shard_versions(table).ended:
+                self.ending.add(table.id)
             if _reshaped(schemas[number], schema, table):
                 self.reshaped.add(table.id)
             if (old := _altered(schemas[number], schema, table)) is not None:
@@ -232,7 +236,8 @@ class Batch:
         return routed.unionByName(self.spark.createDataFrame(shards, schema=from_arrow_schema(ROUTED)))
 
     def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
-        for table in captured:
+        # Of a life that is over all rows went at once.
+        for table in (table for table in captured if not table.dropped):
             known = self._shard_versions(table)
             expires = known.expires or [self.manifest.now] * len(known.buckets)
             for bucket, (version, at) in enumerate(zip(known.buckets, expires, strict=True)):
@@ -370,20 +375,25 @@ class Batch:
     # --- commits ---------------------------------------------------------------------------------------------------------
 
     def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        """Events with their ordinal: dense within (batch, table name), by life of the table (TRUNCATE first), bucket, key and writetime."""
+        """Events with their ordinal: dense within (batch, table name), by life of the table (TRUNCATE first, DROP last), bucket, key and
+        writetime."""
         starts: list[tuple[bytes, int, int]] = []
-        truncations: list[tuple[bytes, int, bool, bytes]] = []
+        of_tables: list[tuple[bytes, int, bool, bytes]] = []
         for _, lives in groupby(captured, key=lambda table: table.full_name):
             start = 0
             # The life that goes on comes last: its events are the younger ones.
-            for table in sorted(lives, key=lambda table: (not table.dropped, str(table.id))):
+            for table in sorted(lives, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
                 if table.id in self.local.opened:
                     start += 1
-                    truncations.append((table.id.bytes, start, False, pickle.dumps(self._truncation(schema, table))))
+                    of_tables.append((table.id.bytes, start, False, pickle.dumps(self._truncation(schema, table))))
                     self.accounts[table.label]["events"] += 1
                 for bucket in range(len(self._shard_versions(table).buckets)):
                     starts.append((table.id.bytes, bucket, start))
                     start += self.events.get((table.id.bytes, bucket), 0)
+                if table.id in self.ending:
+                    start += 1
+                    of_tables.append((table.id.bytes, start, False, pickle.dumps(self._drop(schema, table))))
+                    self.accounts[table.label]["events"] += 1
         offsets = self.spark.createDataFrame(starts, schema="table_id binary, bucket int, start bigint")
         events = folded.filter("kind in ('event', 'deletion')").join(F.broadcast(offsets), ["table_id", "bucket"])
         plan = EventPlan(
@@ -396,7 +406,7 @@ class Batch:
         )
         numbered = events.withColumn("ordinal", F.col("start") + F.col("seq") + 1)
         made = numbered.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
-        return made.unionByName(self.spark.createDataFrame(truncations, schema=from_arrow_schema(TYPED)))
+        return made.unionByName(self.spark.createDataFrame(of_tables, schema=from_arrow_schema(TYPED)))
 
     def _truncation(self, schema: Schema, table: Table) -> dict[str, Any]:
         truncate = local.last_truncate(self.local, table.id)
@@ -408,6 +418,11 @@ class Batch:
             file=None,
             pos=None,
         )
+
+    def _drop(self, schema: Schema, table: Table) -> dict[str, Any]:
+        now = self.manifest.now
+        at = now * MICROSECONDS if table.dropped_at is None else table.dropped_at
+        return telling.drop(dropped_at=at, now=now, expected=self._expected_replicas(schema, table))
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
@@ -441,7 +456,7 @@ class Batch:
         state = {name: versions.captured_up_to(self.base.number) for name, versions in self.base.state.items()} if self.base else {}
         for table in captured:
             after = self._shard_versions(table).after(written.get(table.id.bytes, {}))
-            state[str(table.id)] = after.model_copy(update={"behind": None})
+            state[str(table.id)] = after.model_copy(update={"behind": None, "ended": table.dropped})
         return state
 
     def _lease(self, table: Table, bucket: int) -> str:
@@ -451,8 +466,11 @@ class Batch:
         warehouse = self._warehouse()
         for table in captured:
             mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
+            if table.id in self.ending and any(self._shard_versions(table).buckets):
+                warehouse.replace_current(table, schema, mine.filter(F.lit(False)), self.manifest.number)
+                log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
             # The rows of a life that is over went with its DROP; only its changes are history.
-            if self.accounts[table.label]["events"] and not table.dropped:
+            elif self.accounts[table.label]["events"] and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(table, schema, mine, self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)

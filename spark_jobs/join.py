@@ -154,7 +154,9 @@ class _ShardJoin:
     def run(self, batches: Batches) -> Iterator[dict[str, Any] | pa.RecordBatch]:
         passed: list[dict[str, Any] | pa.RecordBatch] = []
         given = _Peekable(groupby(self._items(batches, passed), key=lambda row: row["pk"]))
-        due = _Peekable(groupby(self.state.due(), key=lambda key: record_key(split_record_key(key)[0])))
+        # What expires in a table that was dropped is no news: all its rows went at once.
+        asked = () if self.table.dropped else self.state.due()
+        due = _Peekable(groupby(asked, key=lambda key: record_key(split_record_key(key)[0])))
         while heads := [ahead.next[0] for ahead in (given, due) if ahead.next is not None]:
             yield from passed
             passed.clear()

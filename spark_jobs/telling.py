@@ -32,6 +32,12 @@ def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: i
     return {**_of_no_row(truncated_at, now), **source, "op": TRUNCATE, "reason": "truncate", "key": None}
 
 
+def drop(*, dropped_at: int, now: int, expected: int) -> Event:
+    """DROP TABLE, at `dropped_at` (µs): as a TRUNCATE, and the last event of the table's life. It is no node's own."""
+    source = {"nodes": [], "replicas_expected": expected, "file": None, "pos": None}
+    return {**_of_no_row(dropped_at, now), **source, "op": TRUNCATE, "reason": "drop", "key": None}
+
+
 def deletion(*, key: Mapping[str, Any], within: Mapping[str, Any] | None, ts_micro: int, now: int, source: Mapping[str, Any]) -> Event:
     """A delete of many rows as one event. `key`: all key columns by the warehouse's names, with the partition's values set; `within`: of a
     range `start`, `end` (clustering columns by name, those of the prefix set, or None) and `start_inclusive`, `end_inclusive`; None: the

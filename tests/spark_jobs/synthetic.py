@@ -7,7 +7,7 @@ until it is sealed, and positions are those that Cassandra would give. Replicas 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ ORDERS = Table(
     },
     cdc=True,
 )
-SCHEMA = Schema(tables={**TABLES, ORDERS.id: ORDERS})
+AGAIN = replace(ORDERS, id=UUID("7cbda380-e583-11f1-817f-f173fd8e050e"))
+"""The same, dropped and created again."""
+SCHEMA = Schema(tables={**TABLES, ORDERS.id: ORDERS, AGAIN.id: AGAIN})
 
 
 def micros(second: float) -> int:
@@ -67,8 +69,8 @@ def number(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "big", signed=True)
 
 
-def insert(key: int, line: int, at: float, *, ttl: int = 0, **values: int) -> bytes:
-    """INSERT INTO orders (id, line, …); `note` is the static column."""
+def insert(key: int, line: int, at: float, *, ttl: int = 0, of: UUID = ORDERS.id, **values: int) -> bytes:
+    """INSERT INTO orders (id, line, …); `note` is the static column, `of` the table's life."""
     dies = {"ttl": ttl, "local_deletion_time": seconds(at) + ttl} if ttl else {}
 
     def cells(*columns: str) -> tuple[Cell, ...]:
@@ -76,9 +78,7 @@ def insert(key: int, line: int, at: float, *, ttl: int = 0, **values: int) -> by
 
     liveness = Liveness(micros(at), ttl, seconds(at) + ttl) if ttl else Liveness(micros(at))
     static = Row(None, cells=cells("note")) if "note" in values else None
-    return _body(
-        PartitionUpdate(ORDERS.id, i32(key), static_row=static, rows=(Row((i32(line),), liveness, cells=cells("amount", "name")),))
-    )
+    return _body(PartitionUpdate(of, i32(key), static_row=static, rows=(Row((i32(line),), liveness, cells=cells("amount", "name")),)))
 
 
 def update(key: int, line: int, at: float, **values: int) -> bytes:

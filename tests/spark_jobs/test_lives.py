@@ -1,4 +1,4 @@
-"""Tables that come and go: one that is not captured for a while has its story told when it is back.
+"""Tables that come and go: one that is not captured for a while has its story told when it is back, one that is dropped has an end.
 
 Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After each batch the events fold into the current table.
 """
@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import maintain
-from tests.spark_jobs.synthetic import CLUSTER, START, Ring, folded, insert, micros, update
-from tests.spark_jobs.test_alter import drop
+from tests.schema.examples import change, create_table, deleted_row
+from tests.spark_jobs.synthetic import AGAIN, CLUSTER, ORDERS, START, Ring, folded, insert, micros, update
+from tests.spark_jobs.test_alter import SYSTEM, drop
 from writetime.batch.plan import plan_ingest, plan_maintain
+from writetime.commitlog.encode import encode_mutation
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 DAY = 86_400
+OLD = "orders__6cbda380"
 
 
 def without_orders(ring: Ring) -> Ring:
@@ -70,3 +74,38 @@ def test_a_table_that_sits_out_tells_what_became_of_it_meanwhile(tmp_path: Path)
     assert (sealed.next_expiry, [versions.behind for versions in sealed.state.values()]) == (None, [None])
     assert ring.current() == {(1, 2): {"amount": 5}} == folded(ring.events())
     assert plan_ingest(ring.store, CLUSTER, now=START + timedelta(days=40)) is None
+
+
+def test_a_table_that_is_dropped_has_one_last_event(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, ttl=200, name=1))
+    ring.write(insert(1, 2, 1, name=2))
+    ring.finish_and_ship(5)
+    assert ring.batch(10).next_expiry == START.timestamp() + 201
+
+    ring.write(update(1, 2, 90, name=3))
+    ring.write(encode_mutation(change("shop", tables=[deleted_row(("orders",), micros(100))]), SYSTEM))
+    ring.write(encode_mutation(create_table(AGAIN, micros(110)), SYSTEM))
+    ring.write(insert(1, 1, 120, of=AGAIN.id, name=4))
+    ring.finish_and_ship(130)
+    sealed = ring.batch(140)
+    events = [(e["ordinal"], e["op"], e["reason"], e["ts_micro"]) for e in _rows(ring, "shop__changes", OLD) if e["batch"] == 2]
+    assert sorted(events) == [(1, "u", None, micros(90)), (2, "t", "drop", micros(100))]
+    assert [(e["ordinal"], e["op"]) for e in ring.events(2)] == [(3, "c")], "the new life's come after it"
+    assert (_rows(ring, "shop", OLD), ring.current()) == ([], {(1, 1): {"name": 4}})
+    assert (sealed.events, sealed.next_expiry) == (3, None)
+    assert {name: versions.ended for name, versions in sealed.state.items()} == {str(ORDERS.id): True, str(AGAIN.id): False}
+    assert plan_ingest(ring.store, CLUSTER, now=START + timedelta(days=30)) is None
+
+    # What a node sends of it hours later is history; it neither ends again nor does anything in it expire.
+    ring.write(update(1, 3, 95, name=5))
+    ring.finish_and_ship(9000)
+    sealed = ring.batch(9100)
+    assert [(e["op"], e["reason"]) for e in _rows(ring, "shop__changes", OLD) if e["batch"] == 3] == [("c", None)]
+    assert (sealed.events, _rows(ring, "shop", OLD), ring.current()) == (1, [], {(1, 1): {"name": 4}})
+
+
+def _rows(ring: Ring, namespace: str, name: str) -> list[dict[str, Any]]:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{ring.folder / 'lake' / 'catalog.db'}")
+    rows: list[dict[str, Any]] = catalog.load_table((namespace, name)).scan().to_arrow().to_pylist()
+    return rows

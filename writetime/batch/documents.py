@@ -75,17 +75,21 @@ class ShardVersions(Document):
     """State of one table's life: generation, the dataset version of each key bucket (0 = nothing written yet), and when the first
     thing in each expires (s since the epoch, None = nothing will; an empty list says nothing of any).
 
-    `behind`: of a table that is not captured now, the last batch that captured it: nobody has told since what expired and was dropped."""
+    `behind`: of a table that is not captured now, the last batch that captured it: nobody has told since what expired and was dropped.
+    `ended`: the table was dropped, and that was told. Its rows are gone, and what expires in it is no news."""
 
     generation: int = 0
     buckets: list[int]
     expires: list[int | None] = []
     behind: int | None = None
+    ended: bool = False
 
     @property
     def next_expiry(self) -> int | None:
         """When something of the table expires next that a batch can tell, s since the epoch."""
-        return min((at for at in self.expires if at is not None and self.behind is None), default=None)
+        if self.ended or self.behind is not None:
+            return None
+        return min((at for at in self.expires if at is not None), default=None)
 
     def captured_up_to(self, number: int) -> ShardVersions:
         """These versions where no batch after that one captures the table."""

@@ -348,6 +348,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
         default_time_to_live=options.get("default_time_to_live") or 0,
         gc_grace_seconds=options.get("gc_grace_seconds", DEFAULT_GC_GRACE_SECONDS),
         dropped=life.last is not None,
+        dropped_at=life.last,
         replaced=life.replaced,
         view=_materialized(options) if source == "views" else None,
     )

@@ -61,7 +61,8 @@ class Keyspace:
 class Table:
     """One life (id) of a table. `dropped` says that this id is gone, by DROP or because the table was re-created.
 
-    `replaced`: a later life has its name, be it dropped by now too; that is no part of what the table is, and does not count when compared.
+    `replaced`: a later life has its name, be it dropped by now too; `dropped_at`: its last moment (µs). Neither is a part of what the table
+    is, nor counts when compared.
     """
 
     keyspace: str
@@ -76,6 +77,7 @@ class Table:
     dropped: bool = False
     view: View | None = None
     replaced: bool = field(default=False, compare=False)
+    dropped_at: int | None = field(default=None, compare=False)
 
     @property
     def full_name(self) -> str:
