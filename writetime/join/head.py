@@ -1,8 +1,10 @@
 """The record of a partition's head in the state: an encoded update, and how many rows of the partition show.
 
-Layout: version (1 byte), number of rows that show (i64, -1 unknown), what was dropped when they were counted (8 bytes), the update in the
-encoding of the commit log. A column that is dropped, or added again, may hide or show rows that nobody writes to: then the number is
-unknown until they are counted again. `b""` is no head. Knows no store.
+Layout: version (1 byte), number of rows that show (i64, -1 unknown), what was dropped when they were counted (8 bytes), length of the
+static row (u32), the static row as a flat one, the update without it in the encoding of the commit log. That encoding takes the lengths of
+values from the types of their columns, which a static column that is dropped and added again may change; a flat row keeps its own. A
+column that is dropped, or added again, may hide or show rows that nobody writes to: then the number is unknown until they are counted
+again. `b""` is no head. Heads of version 1 have the static row in the update. Knows no store.
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.mutation import decode_update
 from writetime.errors import MalformedMutation
+from writetime.join import flat
 from writetime.join.order import ClusteringOrder
 from writetime.join.stream import Head
 from writetime.schema.model import UserType
 
-VERSION: Final = 1
-_LAYOUT: Final = struct.Struct(">Bq8s")
+VERSION: Final = 2
+_LAYOUT: Final = struct.Struct(">Bq8sI")
+_LAYOUT_1: Final = struct.Struct(">Bq8s")
 _UNKNOWN: Final = -1
 
 
@@ -29,18 +34,25 @@ def encode_head(head: Head, order: ClusteringOrder, types: Mapping[tuple[str, st
     if head.update is None:
         return b""
     shown = _UNKNOWN if head.shown is None else head.shown
-    return _LAYOUT.pack(VERSION, shown, _dropped(order)) + encode_update(head.update, order.table, types)
+    static = b"" if head.update.static_row is None else flat.encode(head.update.static_row)
+    rest = encode_update(replace(head.update, static_row=None), order.table, types)
+    return _LAYOUT.pack(VERSION, shown, _dropped(order), len(static)) + static + rest
 
 
 def decode_head(data: bytes, order: ClusteringOrder) -> Head:
     """The head of a record. Raises MalformedMutation."""
     if not data:
         return Head()
-    if len(data) < _LAYOUT.size or data[0] != VERSION:
+    layout = _LAYOUT_1 if data[0] == 1 else _LAYOUT
+    if len(data) < layout.size or data[0] not in (1, VERSION):
         raise MalformedMutation(f"{len(data)} bytes are no head", operation="read a partition's head", obj=order.table.label)
-    _, shown, dropped = _LAYOUT.unpack_from(data)
+    _, shown, dropped, *size = layout.unpack_from(data)
+    end = layout.size + sum(size)
+    update = decode_update(data[end:], order.table)
+    if end > layout.size:
+        update = replace(update, static_row=flat.decode(data[layout.size : end]))
     known = shown != _UNKNOWN and dropped == _dropped(order)
-    return Head(decode_update(data[_LAYOUT.size :], order.table), shown if known else None)
+    return Head(update, shown if known else None)
 
 
 def _dropped(order: ClusteringOrder) -> bytes:
