@@ -26,6 +26,7 @@ from writetime.errors import PublishError
 
 RECORDS = pa.schema(
     [
+        ("publisher", pa.int32()),
         ("topic", pa.string()),
         ("batch", pa.int64()),
         ("ordinal", pa.int64()),

@@ -16,22 +16,23 @@ from typing import Any
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.evolve import seen_as
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
 from spark_jobs.rows import RowShape
 from spark_jobs.scan import Batches
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse, changes_rows, changes_schema
+from spark_jobs.warehouse import Changes, Warehouse, changes_schema
 from writetime import envelope
 from writetime.batch.plan import history, read_manifest, read_schema
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
-from writetime.errors import ConfigError, WritetimeError
+from writetime.errors import ConfigError, PublishError, WritetimeError
 from writetime.schema.model import Schema, Table
+from writetime.schema.version import described
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
@@ -102,43 +103,55 @@ class Outbox:
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
         captured = (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables)
-        changes = [(table, name) for table in captured if (name := warehouse.changes_of(table))]
+        changes = [(table, found) for table in captured if (found := warehouse.open_changes(table))]
         if not changes:
             return None
         ensure_topics(self.kafka, sorted({self._topic(table) for table, _ in changes}))
-        parts = [self._table_records(name, table, schema, addresses, since) for table, name in changes]
-        shared = reduce(DataFrame.unionByName, parts).withColumn(
-            "publisher", F.pmod(F.xxhash64("key"), F.lit(self.kafka.publishers)).cast("int")
-        )
-        spread = shared.repartition(self.kafka.publishers, "publisher")
+        parts = [self._table_records(table, found, addresses, since) for table, found in changes]
+        spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal")
 
-    def _table_records(self, changes: str, table: Table, schema: Schema, addresses: Mapping[str, str], since: int) -> DataFrame:
-        shape = changes_schema(RowShape.of(table, schema))
+    def _table_records(self, table: Table, changes: Changes, addresses: Mapping[str, str], since: int) -> DataFrame:
         about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
         mine = (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
-        stored = self.spark.table(changes)
-        # A batch that is not sealed yet may have renamed columns by now.
-        named = seen_as(from_arrow_schema(shape), stored.schema, changes_rows(RowShape.of(table, schema)))
-        rows = stored.filter(mine).select([F.col(each.name).cast(each.dataType) for each in named])
-        return rows.mapInArrow(_encoder(shape, self._topic(table), about), schema=from_arrow_schema(RECORDS))
+        # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
+        # progress is another.
+        share = F.pmod(F.xxhash64(_hashable(F.col("key"), changes.rows.schema["key"].dataType)), F.lit(self.kafka.publishers))
+        rows = changes.rows.filter(mine).withColumn("publisher", share.cast("int"))
+        return rows.mapInArrow(_encoder(changes.versions, self._topic(table), about), schema=from_arrow_schema(RECORDS))
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
 
 
-def _encoder(shape: pa.Schema, topic: str, about: envelope.About) -> Callable[[Batches], Batches]:
-    """Rows of a changes table -> RECORDS."""
+def _hashable(value: Column, kind: DataType) -> Column:
+    """The value as Spark hashes it, which does not take maps: as the lists of pairs that they are."""
+    if isinstance(kind, StructType):
+        return F.struct(*(_hashable(value.getField(field.name), field.dataType) for field in kind))
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda each: _hashable(each, kind.elementType))
+    if isinstance(kind, MapType):
+        pairs = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return F.transform(F.map_entries(value), lambda each: _hashable(each, pairs))
+    return value
+
+
+def _encoder(versions: Mapping[str, Mapping[str, Any]], topic: str, about: envelope.About) -> Callable[[Batches], Batches]:
+    """Rows of a changes table, and their `publisher`, -> RECORDS. `versions` as in `Changes`."""
 
     def encode(batches: Batches) -> Batches:
+        shapes: dict[str, envelope.Shape] = {}
         for batch in batches:
             rows = envelope.rows_of(batch)
+            for version in {row["schema_version"] for row in rows} - shapes.keys():
+                shapes[version] = _shape(versions, version, about, batch.schema)
             columns = {
+                "publisher": batch["publisher"],
                 "topic": [topic] * len(rows),
                 "batch": batch["batch"],
                 "ordinal": batch["ordinal"],
-                "key": [_encoded_key(row, shape) for row in rows],
-                "value": [envelope.encode(envelope.event_value(row, shape, about)) for row in rows],
+                "key": [_encoded_key(row, shapes[row["schema_version"]]) for row in rows],
+                "value": [envelope.encode(shapes[row["schema_version"]].value(row, about)) for row in rows],
                 # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
                 "deletes": [row["op"] == "d" and row["before"] is not None for row in rows],
             }
@@ -147,8 +160,20 @@ def _encoder(shape: pa.Schema, topic: str, about: envelope.About) -> Callable[[B
     return encode
 
 
-def _encoded_key(row: Mapping[str, Any], shape: pa.Schema) -> bytes | None:
-    key = envelope.event_key(row, shape)
+def _shape(versions: Mapping[str, Mapping[str, Any]], version: str, about: envelope.About, stored: pa.Schema) -> envelope.Shape:
+    if version not in versions:
+        raise PublishError(
+            f"the changes table does not say what schema version {version} is",
+            operation="publish events",
+            obj=f"{about.keyspace}.{about.table}",
+            hint=f"Its property writetime.schema.{version} was taken away: set it again.",
+        )
+    table, types = described(versions[version], about.keyspace, about.table)
+    return envelope.Shape(changes_schema(RowShape.of(table, Schema(types=types))), stored)
+
+
+def _encoded_key(row: Mapping[str, Any], shape: envelope.Shape) -> bytes | None:
+    key = shape.key(row)
     return None if key is None else envelope.encode(key)
 
 

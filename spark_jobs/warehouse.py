@@ -19,6 +19,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -127,6 +128,14 @@ class Fence:
             raise BatchError("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One life's changes at one snapshot, and what each schema version in them is (see `writetime.schema.version`)."""
+
+    rows: DataFrame
+    versions: dict[str, dict[str, Any]]
+
+
 class Warehouse:
     """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`."""
 
@@ -141,6 +150,25 @@ class Warehouse:
         plain = to_column(table.name)
         names = [self._name(to_changes_namespace(table.keyspace), called) for called in (plain, _life_name(plain, table.id))]
         return next((name for name in names if self._life(name) == str(table.id)), None)
+
+    def open_changes(self, table: Table) -> Changes | None:
+        """This life's changes as they are now, or None if there are none yet. BatchError, retriable, if another life took the name
+        meanwhile."""
+        name = self.changes_of(table)
+        held = None if name is None else IcebergTable(self.spark, name)
+        if held is None or held.snapshot is None:
+            return None
+        properties = held.properties
+        moved = BatchError("it is another table by now", operation="open a warehouse table", obj=name, retriable=True)
+        if properties.get(_ID_PROPERTY) != str(table.id):
+            raise moved
+        try:
+            # A snapshot is of one table: what has the name by now must be that one.
+            rows = self.spark.sql(f"SELECT * FROM {name} VERSION AS OF {held.snapshot}")
+        except PySparkException as error:
+            raise moved from error
+        told = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
+        return Changes(rows, {version: json.loads(text) for version, text in told.items()})
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""

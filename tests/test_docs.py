@@ -23,6 +23,7 @@ ELSEWHERE = {
     "make lint": (".ci/run", "make lint"),
     "make types": (".ci/run", "make types"),
     "make test-gcs": (".ci/run", "make test-gcs"),
+    "make test-s3": (".ci/run", "make test-s3"),
     "make record": ("tests/test_recording.py", "tests.ring.record"),
     "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed": (
         "tests/airflow/test_running.py",
@@ -108,4 +109,4 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
     addresses = {"a": "10.0.0.11", "b": "10.0.0.12", "c": "10.0.0.13"}
     about = envelope.About("production", "shop", "orders", addresses)
     (example,) = re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert json.loads(example) == json.loads(envelope.encode(envelope.event_value(row, shape, about)))
+    assert json.loads(example) == json.loads(envelope.encode(envelope.Shape(shape, shape).value(row, about)))

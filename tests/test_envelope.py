@@ -14,7 +14,7 @@ from tests.cql.test_round_trips import IN_ARROW
 from tests.cql.typed import kind_of, typed_values
 from writetime.cql.arrow import arrow_type, from_arrow_value, to_arrow_value
 from writetime.cql.json import to_json_value
-from writetime.envelope import About, encode, event_key, event_value, json_value, progress_topic, rows_of, topic
+from writetime.envelope import About, Shape, encode, json_value, progress_topic, rows_of, topic
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 PLACE = pa.struct([("x", pa.int32()), ("at", UTC_MICROS)])
@@ -127,9 +127,9 @@ CHANGE = {
 
 def test_the_envelope() -> None:
     (row,) = rows_of(pa.RecordBatch.from_pylist([CHANGE], schema=STORED))
-    assert event_key(row, SHAPE) == {"id": 1}
-    assert json.loads(encode(event_value(row, SHAPE, ABOUT))) == {
-        "before": {"id": 1, "Name": "old", "added": None},
+    assert Shape(SHAPE, STORED).key(row) == {"id": 1}
+    assert json.loads(encode(Shape(SHAPE, STORED).value(row, ABOUT))) == {
+        "before": {"id": 1, "Name": "old", "added": None, "gone": "g"},
         "after": {"id": 1, "Name": "new", "added": None},
         "op": "u",
         "ts_ms": 1_700_000_000_000,
@@ -157,10 +157,36 @@ def test_the_envelope() -> None:
     }
 
 
+def test_an_event_shows_as_its_own_version_of_the_schema_has_it() -> None:
+    """Whatever has become of the table since: a key and a field renamed, columns dropped, made anew, and under the name of another."""
+    place, renamed = (
+        pa.struct([("x", pa.int32()), ("y", pa.int32())]),
+        pa.struct([("z", pa.int32()), ("y", pa.int32()), ("new", pa.int32())]),
+    )
+    told = pa.struct([("id", pa.int32()), ("line", pa.int32()), ("v", pa.string()), ("name", pa.string()), ("at", pa.list_(place))])
+    asides = [("_was_1_v", pa.string()), ("_was_2_v", pa.int64()), ("v", pa.binary()), ("_was_1_name", pa.string())]
+    stored = pa.struct(
+        [("id", pa.int32()), ("name", pa.int32()), *asides, ("at", pa.list_(renamed)), ("gone", pa.date32()), ("line", pa.int32())]
+    )
+    keys = pa.struct([("id", pa.int32()), ("line", pa.int32())]), pa.struct([("id", pa.int32()), ("name", pa.int32())])
+    shape = Shape(
+        pa.schema([("key", keys[0]), ("before", told), ("after", told)]),
+        pa.schema([("key", keys[1]), ("before", stored), ("after", stored)]),
+    )
+    nothing = dict.fromkeys(field.name for field in stored)
+    before = {**nothing, "id": 1, "name": 7, "_was_1_v": "old", "_was_1_name": "n", "at": [{"z": 1, "y": 2, "new": None}], "gone": 0}
+    after = {**nothing, "id": 1, "name": 7}
+    row = {**CHANGE, "key": {"id": 1, "name": 7}, "before": before, "after": after}
+    assert shape.key(row) == {"id": 1, "line": 7}
+    value = json.loads(encode(shape.value(row, ABOUT)))
+    assert value["before"] == {"id": 1, "line": 7, "v": "old", "name": "n", "at": [{"x": 1, "y": 2}], "gone": "1970-01-01"}
+    assert value["after"] == {"id": 1, "line": 7, "v": None, "name": None, "at": None}
+
+
 def test_an_event_of_nobody_has_no_host() -> None:
     change = {**CHANGE, "nodes": [], "file": None, "pos": None, "after": None, "op": "d", "reason": "expiry"}
     (row,) = rows_of(pa.RecordBatch.from_pylist([change], schema=STORED))
-    value = event_value(row, SHAPE, ABOUT)
+    value = Shape(SHAPE, STORED).value(row, ABOUT)
     assert value["after"] is None
     assert (value["source"]["hostname"], value["source"]["replicas_seen"], value["source"]["reason"]) == (None, 0, "expiry")
 
@@ -177,8 +203,8 @@ def test_a_truncate_has_no_key_and_no_rows() -> None:
         "changed_elements": None,
     }
     (row,) = rows_of(pa.RecordBatch.from_pylist([change], schema=STORED))
-    assert event_key(row, SHAPE) is None
-    value = event_value(row, SHAPE, ABOUT)
+    assert Shape(SHAPE, STORED).key(row) is None
+    value = Shape(SHAPE, STORED).value(row, ABOUT)
     assert [value[part] for part in ("op", "before", "after", "changed_elements")] == ["t", None, None, {}]
     assert value["source"]["reason"] == "truncate"
 
@@ -187,7 +213,7 @@ def test_a_range_delete_as_one_event_says_where_it_begins_and_ends() -> None:
     bounds = {"start": {"line": 1, "day": 0}, "start_inclusive": False, "end": {"line": 1, "day": None}, "end_inclusive": True}
     change = {**CHANGE, "op": "d", "reason": "range_delete", "before": None, "after": None, "bounds": bounds}
     (row,) = rows_of(pa.RecordBatch.from_pylist([change], schema=STORED))
-    told = event_value(row, SHAPE, ABOUT)["source"]["bounds"]
+    told = Shape(SHAPE, STORED).value(row, ABOUT)["source"]["bounds"]
     assert told == {**bounds, "start": {"line": 1, "day": "1970-01-01"}}
 
 

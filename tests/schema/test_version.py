@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from writetime.schema.model import Column, DroppedColumn, Table, UserType
-from writetime.schema.version import describe, schema_version
+from writetime.schema.version import describe, described, schema_version
 
 TYPES = {
     ("shop", "inner"): UserType("shop", "inner", ("a",), ("int",)),
@@ -24,6 +25,26 @@ TABLE = Table(
         "id": Column("id", "partition_key", "int", 0),
         "line": Column("line", "clustering", "int", 0),
         "home": Column("home", "regular", "frozen<list<frozen<outer>>>"),
+    },
+)
+
+ODD_TYPES = {
+    ("shop", "Odd one"): UserType("shop", "Odd one", ("A", "a b", "\udcff"), ("int", 'frozen<"Odd ""two">', "frozen<set<text>>")),
+    ("shop", 'Odd "two'): UserType("shop", 'Odd "two', ("x",), ("frozen<tuple<int, text>>",)),
+}
+ODD = Table(
+    "shop",
+    "odd",
+    UUID(int=3),
+    {
+        "z": Column("z", "partition_key", "int", 1),
+        "a": Column("a", "clustering", "text", 1, descending=True),
+        "b": Column("b", "partition_key", 'frozen<"Odd one">', 0),
+        "c": Column("c", "clustering", "uuid", 0),
+        "s": Column("s", "static", '"Odd one"'),
+        "v": Column("v", "regular", 'map<int, frozen<"Odd ""two">>'),
+        "w": Column("w", "regular", "vector<float, 3>"),
+        "n": Column("n", "regular", "'org.apache.cassandra.db.marshal.LexicalUUIDType'"),
     },
 )
 
@@ -42,6 +63,15 @@ def test_what_is_described() -> None:
         ],
         "types": {"inner": [["a", "int"]], "outer": [["b", "frozen<map<text, frozen<inner>>>"]]},
     }
+
+
+@pytest.mark.parametrize(("table", "types"), [(TABLE, TYPES), (ODD, ODD_TYPES)], ids=["plain", "odd"])
+def test_a_description_says_all_of_a_shape(table: Table, types: dict[tuple[str, str], UserType]) -> None:
+    told = json.loads(json.dumps(describe(table, types)))
+    again, its_types = described(told, table.keyspace, table.name)
+    assert describe(again, its_types) == told
+    assert (again.partition_key, again.clustering) == (table.partition_key, table.clustering)
+    assert schema_version(again, its_types) == schema_version(table, types)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.publish import Outbox
@@ -20,7 +20,7 @@ from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_warehouse import COLUMNS, events, rows, write
 from writetime.config import WarehouseConfig
-from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.schema.model import Column, DroppedColumn, Table, UserType
 from writetime.schema.version import schema_version
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -57,15 +57,19 @@ def properties(warehouse: Warehouse, name: str) -> dict[str, str]:
     return {row["key"]: row["value"] for row in warehouse.spark.sql(f"SHOW TBLPROPERTIES lake.{name}").collect()}
 
 
-def published(pipeline: Pipeline, warehouse: Warehouse, of: Table, schema: Schema, upto: int) -> list[tuple[Any, Any]]:
-    """Keys and values of the table's events as they would go out."""
+def published(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -> list[tuple[Any, Any, bool]]:
+    """Keys and values of the table's events as they would go out, and whether a tombstone follows."""
+    return [(key, value, row["deletes"]) for key, value, row in outgoing(pipeline, warehouse, of, upto)]
+
+
+def outgoing(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -> list[tuple[Any, Any, Row]]:
     kafka = pipeline.config.kafka
     assert kafka is not None
     outbox = Outbox(pipeline.config, kafka, pipeline.store, warehouse.spark, upto)
-    name = warehouse.changes_of(of)
-    assert name is not None
-    found = outbox._table_records(name, of, schema, {}, 0).orderBy("batch", "ordinal").collect()
-    return [(row["key"] and json.loads(row["key"]), json.loads(row["value"]), row["deletes"]) for row in found]
+    changes = warehouse.open_changes(of)
+    assert changes is not None
+    found = outbox._table_records(of, changes, {}, 0).orderBy("batch", "ordinal").collect()
+    return [(row["key"] and json.loads(row["key"]), json.loads(row["value"]), row) for row in found]
 
 
 PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))
@@ -107,11 +111,34 @@ def test_keys_and_fields_are_renamed_and_history_keeps_its_place(pipeline: Pipel
     known = properties(warehouse, "shop__changes.renamed")
     assert [json.loads(known[f"writetime.schema.{version}"])["columns"][1]["name"] for version in versions] == ["line", "name"]
 
-    # What is published goes by the schema of the last sealed batch, whatever one that is not sealed has done to the table.
-    for of, under, name, field in ((RENAMED, before, "line", "x"), (after, schema, "name", "z")):
-        key, value, _ = published(pipeline, warehouse, of, under, 2)[0]
-        assert key == {"id": 1, name: 7}
-        assert (value["after"][name], value["after"]["at"][field]) == (7, 1)
+    # What is published is what was told at the time, whatever has been done to the table since.
+    first, _, last = published(pipeline, warehouse, after, 3)
+    place = {"x": 1, "y": 2}
+    assert first[0] == {"id": 1, "line": 7}
+    assert first[1]["after"] == {"id": 1, "line": 7, "name": "n", "at": place, "all": [{"key": place, "value": 5}]}
+    assert last[0] == {"id": 1, "name": 8}
+    assert last[1]["after"] == {"id": 1, "name": 8, "at": {"z": 3, "y": 4, "more": "m"}, "all": None}
+
+
+def test_no_rename_gives_a_key_to_another_publisher(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    """Who sends an event decides whose progress says that it was sent."""
+    columns = {"id": "int", "line": "frozen<map<frozen<place>, double>>", "v": "int"}
+    before = table("shared", 36, columns, clustering=1)
+    types = {("shop", "place"): PLACE}
+    narrow = schema_of(before, types=types)
+    keys = [(key, [({"x": key, "y": None}, 0.5)] if key % 3 else []) for key in range(1, 21)]
+    write(warehouse, before, 1, *(insert(before, key, {"v": 1}, line, schema=narrow) for key, line in keys), schema=narrow)
+    shares = [row["publisher"] for _, _, row in outgoing(pipeline, warehouse, before, 1)]
+    assert set(shares) == {0, 1}
+
+    renamed = {("key" if name == "id" else name): column for name, column in before.columns.items()}
+    renamed["key"] = replace(renamed["key"], name="key")
+    after = replace(before, columns=renamed)
+    wide = schema_of(after, types=types)
+    write(warehouse, after, 2, *(insert(after, key, {"v": 2}, line, timestamp=THEN + 1, schema=wide) for key, line in keys), schema=wide)
+    found = outgoing(pipeline, warehouse, after, 2)
+    assert [key.keys() for key, _, _ in found] == [{"id", "line"}] * 20 + [{"key", "line"}] * 20
+    assert [row["publisher"] for _, _, row in found] == shares + shares
 
 
 @pytest.mark.parametrize("facts", ["map", "struct", "none"])
@@ -186,7 +213,7 @@ def test_a_truncate_takes_all_rows_in_one_commit_and_is_one_event(pipeline: Pipe
     # And once more, with nothing after it.
     warehouse.replace_current(cut, schema, nothing(warehouse.spark), 3)
     assert rows(warehouse, "shop.cut") == []
-    key, value, deletes = published(pipeline, warehouse, cut, schema, 3)[3]
+    key, value, deletes = published(pipeline, warehouse, cut, 3)[3]
     assert (key, value["op"], value["before"], value["after"], deletes) == (None, "t", None, None, False)
     assert (value["source"]["reason"], value["source"]["sequence"], value["source"]["ts_micro"]) == ("truncate", [2, 1], THEN + 5)
 
@@ -204,8 +231,8 @@ def test_a_delete_of_many_rows_as_one_event(pipeline: Pipeline, warehouse: Wareh
     warehouse.write_changes(ranged, schema, found, 2)
     warehouse.merge_current(ranged, schema, found, 2)
     assert [row["line"] for row in rows(warehouse, "shop.ranged")] == [1]
-    outgoing = published(pipeline, warehouse, ranged, schema, 2)
-    assert len(outgoing) == 3
-    key, value, deletes = outgoing[-1]
+    sent = published(pipeline, warehouse, ranged, 2)
+    assert len(sent) == 3
+    key, value, deletes = sent[-1]
     assert (key, value["op"], value["before"], deletes) == ({"id": 1, "line": None}, "d", None, False)
     assert value["source"]["bounds"] == within

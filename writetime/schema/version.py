@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from writetime.cql.types import CollectionType, CqlType, TupleType, UdtType, VectorType, parse_type
-from writetime.schema.model import Table, UserType
+from writetime.schema.model import Column, Table, UserType
 
 
 def describe(table: Table, types: Mapping[tuple[str, str], UserType]) -> dict[str, Any]:
@@ -24,6 +25,19 @@ def describe(table: Table, types: Mapping[tuple[str, str], UserType]) -> dict[st
         _collect(parse_type(column.type, table.keyspace, types), used)
     listed = [{"name": c.name, "kind": c.kind, "type": c.type, **({"descending": True} if c.descending else {})} for c in columns]
     return {"id": str(table.id), "columns": listed, "types": dict(sorted(used.items()))}
+
+
+def described(shape: Mapping[str, Any], keyspace: str, name: str) -> tuple[Table, dict[tuple[str, str], UserType]]:
+    """The table and the user types whose shape that is, as far as `describe` told."""
+    columns: dict[str, Column] = {}
+    for told in shape["columns"]:
+        place = sum(column.kind == told["kind"] for column in columns.values()) if told["kind"] in ("partition_key", "clustering") else -1
+        columns[told["name"]] = Column(told["name"], told["kind"], told["type"], place, told.get("descending", False))
+    types = {
+        (keyspace, each): UserType(keyspace, each, tuple(field for field, _ in fields), tuple(kind for _, kind in fields))
+        for each, fields in shape["types"].items()
+    }
+    return Table(keyspace, name, UUID(shape["id"]), columns), types
 
 
 def schema_version(table: Table, types: Mapping[tuple[str, str], UserType]) -> str:
