@@ -41,7 +41,7 @@ from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Written, upsert
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
 from writetime.batch import local
 from writetime.batch.documents import (
@@ -500,7 +500,7 @@ class Batch:
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
-        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse)
+        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, Fence(self.store, self.manifest.cluster))
 
 
 def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:
