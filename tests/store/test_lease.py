@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
 from tests.store.conftest import Backend
 from writetime.errors import LeaseLost
+from writetime.store import ObjectInfo, Store
 from writetime.store.lease import Lease, notes
 
 NAME = "leases/thing.json"
@@ -21,6 +23,7 @@ def stalled(backend: Backend) -> Lease:
     assert lease._generation
     old = {**json.loads(backend.open().read(NAME)), "until": time.time() - 60}
     lease._generation = backend.open().put(NAME, json.dumps(old).encode(), if_generation=lease._generation).generation
+    lease._renewed = old["until"] - 3600
     return lease
 
 
@@ -73,3 +76,42 @@ def test_an_error_inside_lets_go_and_leaves_the_notes(backend: Backend) -> None:
         raise ValueError("inside")
     with Lease(backend.open(), NAME, wait=0) as lease:
         assert lease.notes == {"batch": 1}
+
+
+def test_it_is_renewed_no_oftener_than_it_has_to_be(backend: Backend) -> None:
+    """Stores take about one write a second of one object."""
+    with Lease(backend.open(), NAME, seconds=3600) as lease:
+        first = lease._generation
+        for _ in range(3):
+            lease.check()
+        assert lease._generation == first
+        for elsewhen in (-1201, 60):
+            lease._renewed = time.time() + elsewhen
+            lease.check()
+        assert lease._generation not in (first, 0)
+        assert abs(lease._renewed - time.time()) < 60
+
+
+class Repeating:
+    """A store whose client writes once more because it has not heard the first answer."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def put(self, name: str, data: bytes, **conditions: Any) -> ObjectInfo:
+        self.store.put(name, data, **conditions)
+        return self.store.put(name, data, **conditions)
+
+
+def test_a_write_that_went_through_unheard_is_no_loss(backend: Backend) -> None:
+    store: Any = Repeating(backend.open())
+    with Lease(store, NAME, wait=0) as lease:
+        lease._renewed = 0.0
+        lease.check()
+        lease.finish({"batch": 1})
+    assert notes(backend.open(), NAME) == {"batch": 1}
+    with Lease(store, NAME, wait=0), pytest.raises(LeaseLost, match="holds the lease"), Lease(store, NAME, wait=0):
+        pytest.fail("two hold it")

@@ -6,9 +6,10 @@ in that same step: they are there if and only if the holder still was one.
 
     {"owner": "<who holds it>" | null, "until": <UTC, seconds>, "notes": {…}}
 
-A lease runs out `seconds` after its last renewal, which a thread does meanwhile. Clocks of two machines may differ by `SKEW`; if they
-differ by more, two may believe to hold one lease, and still only one can finish. This module knows nothing of what is written under a
-lease.
+A lease runs out `seconds` after its last renewal, which a thread does meanwhile, and `check` where that is due: stores take about one write
+a second of one object. A write that is refused may be one's own, of which the answer was lost and which the client repeated: what stands
+there tells. Clocks of two machines may differ by `SKEW`; if they differ by more, two may believe to hold one lease, and still only one can
+finish. This module knows nothing of what is written under a lease.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Lease:
         self._seconds, self._wait, self._skew = seconds, wait, skew
         self._owner = f"{platform.node()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._generation = 0
+        self._renewed = 0.0
         self._lock = threading.Lock()
         self._over = threading.Event()
         self.notes: dict[str, Any] = {}
@@ -58,9 +60,9 @@ class Lease:
                     raise
 
     def check(self) -> None:
-        """Renew it. LeaseLost if another has taken it over."""
+        """Renew it if a third of its time is over. LeaseLost if another has taken it over, which nobody may before."""
         with self._lock:
-            if not self._over.is_set():
+            if not self._over.is_set() and not 0 <= time.time() - self._renewed < self._seconds / 3:
                 self._put(self._owner, time.time() + self._seconds, self.notes)
 
     def finish(self, notes: dict[str, Any]) -> None:
@@ -102,10 +104,15 @@ class Lease:
 
     def _put(self, owner: str | None, until: float, notes: dict[str, Any]) -> None:
         data = json.dumps({"owner": owner, "until": until, "notes": notes}).encode()
+        started = time.time()
         try:
             self._generation = self._store.put(self._name, data, if_generation=self._generation).generation
         except PreconditionFailed as error:
-            raise self._lost("another has taken the lease") from error
+            found = self._store.head(self._name)
+            if found is None or self._store.read(self._name, generation=found.generation) != data:
+                raise self._lost("another has taken the lease") from error
+            self._generation = found.generation
+        self._renewed = started
 
     def _keep(self) -> None:
         while not self._over.wait(self._seconds / 3):
