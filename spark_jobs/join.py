@@ -21,7 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.plain import PlainRows
+from spark_jobs.plain import Part, PlainRows, looked_up
 from spark_jobs.runs import by_shard, whole
 from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.shards import Record, Shard
@@ -66,8 +66,11 @@ _COVERING: Final = ("range_delete", "partition_delete")
 _NO_PARTITIONS: Final = (b"", b"\0")
 _ITEMS_PER_LOOKUP = 8192
 _BYTES_PER_LOOKUP = 16 << 20
+_BYTES_PASSED = 64 << 20
+"""Of rows that go by a partition while it is folded."""
 _DUE_PER_LOOKUP = 4096
 _ROWS_AT_HAND = 8192
+_BYTES_AT_HAND = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,12 @@ def _stretches(batches: Batches) -> Iterator[pa.RecordBatch | None]:
     yield None
 
 
+def _emptied(passed: list[dict[str, Any] | pa.RecordBatch]) -> Iterator[dict[str, Any] | pa.RecordBatch]:
+    if passed:
+        yield from passed
+        passed.clear()
+
+
 _NOTHING: Final = dict.fromkeys(FOLDED.names)
 
 
@@ -158,36 +167,42 @@ class _ShardJoin:
         asked = () if self.table.dropped else self.state.due()
         due = _Peekable(groupby(asked, key=lambda key: record_key(split_record_key(key)[0])))
         while heads := [ahead.next[0] for ahead in (given, due) if ahead.next is not None]:
-            yield from passed
-            passed.clear()
             pk = min(heads)
             if pk not in _NO_PARTITIONS:
-                yield from self._partition(pk, given.take(pk), due.take(pk))
+                for row in self._partition(pk, given.take(pk), due.take(pk)):
+                    yield from _emptied(passed)
+                    yield row
             given.go_on(pk)
             due.go_on(pk)
+            yield from _emptied(passed)
         yield from passed
         yield self._out("account", detail=json.dumps(dict(self.counts)))
 
     def _items(self, batches: Batches, passed: list[dict[str, Any] | pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         """The items that are to be folded one by one, their records looked up. What is none, and what has been joined by the column, goes
-        to `passed`; so that this does not become more and more, a row of no partition comes where one may stand."""
+        to `passed`; so that this does not become more and more, a row of no partition comes where one may stand, and where none may for
+        long, items come that could have been joined by the column."""
         last = _NO_PARTITIONS[0]
         # Two of one partition in a row would be one group, which ends when another begins.
         nobody = cycle(_NO_PARTITIONS)
+
+        def enough() -> bool:
+            size: int = sum(row.nbytes for row in passed if isinstance(row, pa.RecordBatch))
+            return size > _BYTES_PASSED
+
         for stretch in _stretches(batches):
             rest = stretch if stretch is None else stretch.filter(pc.equal(stretch["kind"], "item"))
             if stretch is not None and rest is not None:
                 passed += (_passed(row) for row in stretch.filter(pc.not_equal(stretch["kind"], "item")).to_pylist())
                 self.counts["items"] += rest.num_rows
-            if self.plain is not None:
-                joined, rest = self.plain.take(rest)
-                passed += joined
-            items = rest.to_pylist() if rest is not None else []
-            self.state.look_up(items)
-            yield from items
-            last = items[-1]["pk"] if items else last
-            if not items and (self.plain is None or self.plain.waits_for != last):
-                yield {"pk": next(nobody)}
+            for part in (Part([], rest),) if self.plain is None else self.plain.take(rest, enough=enough):
+                passed += part.done
+                items = part.rest.to_pylist() if part.rest is not None else []
+                for some in self.state.looked_up(items):
+                    yield from some
+                last = items[-1]["pk"] if items else last
+                if not items and (self.plain is None or self.plain.next != last):
+                    yield {"pk": next(nobody)}
 
     def _partition(self, pk: bytes, items: Iterable[dict[str, Any]], due: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         key = split_record_key(pk)[0]
@@ -278,11 +293,12 @@ class _State:
         self._of_due: dict[bytes, bytes] = {}
         self._asked: set[bytes] = set()
 
-    def look_up(self, items: list[dict[str, Any]]) -> None:
-        """Get ready the records of these items and of their heads."""
-        keys = dict.fromkeys(key for row in items for key in (row["pk"], row["pk"] + row["row"]))
-        self._of_items = self.shard.get(list(keys))
-        self._asked = set(keys)
+    def looked_up(self, items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """The items bit by bit; their records and those of their heads are ready when they are given."""
+        rows = [(item["pk"], item["pk"] + item["row"]) for item in items]
+        for start, end, found in looked_up(self.shard, rows):
+            self._of_items, self._asked = found, {key for row in rows[start:end] for key in row}
+            yield items[start:end]
 
     def due(self) -> Iterator[bytes]:
         """Keys of records that fall due in this batch, ascending; they and their heads are ready when they are given."""
@@ -291,17 +307,18 @@ class _State:
             return
         keys = iter(self.shard.due(self.plan.now))
         while chunk := list(islice(keys, _DUE_PER_LOOKUP)):
-            heads = (record_key(split_record_key(key)[0]) for key in chunk)
-            self._of_due = self.shard.get(list(dict.fromkeys((*heads, *chunk))))
-            yield from chunk
+            rows = [(record_key(split_record_key(key)[0]), key) for key in chunk]
+            for start, end, found in looked_up(self.shard, rows):
+                self._of_due = found
+                yield from chunk[start:end]
 
     def _partitions(self) -> Iterator[bytes]:
         """Keys of the heads of all partitions, there or not. Their records are ready, unless they are many."""
         for pk, run in groupby(self.shard.scan(b"", PAST_RECORDS), key=lambda record: record_key(split_record_key(record[0])[0])):
-            some = dict(islice(run, _ROWS_AT_HAND + 1))
+            some = _few(run)
             # Whoever folds a partition may have looked at the next one already.
             last = dict([*self._at_hand.items()][-1:])
-            self._at_hand = {**last, **({pk: some} if len(some) <= _ROWS_AT_HAND else {})}
+            self._at_hand = {**last, **({} if some is None else {pk: some})}
             self._of_due = {key: state for records in self._at_hand.values() for key, state in records.items()}
             yield pk
 
@@ -317,6 +334,18 @@ class _State:
             if (state := known.get(key)) is not None:
                 return state
         return b"" if key in self._asked else self.shard.get([key]).get(key, b"")
+
+
+def _few(records: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes] | None:
+    """Some records, unless they are many."""
+    found: dict[bytes, bytes] = {}
+    size = 0
+    for key, state in records:
+        found[key] = state
+        size += len(state)
+        if len(found) > _ROWS_AT_HAND or size > _BYTES_AT_HAND:
+            return None
+    return found
 
 
 class _Rows:

@@ -8,8 +8,11 @@ stretch waits for the next one, and a row that would wait too long is given back
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +31,13 @@ _WAITING: Final = 4096
 _BYTES_PER_BATCH: Final = 4 << 20
 
 
+class Part(NamedTuple):
+    """Rows of FOLDED for the plain rows of some items, and the items of all others."""
+
+    done: list[pa.RecordBatch]
+    rest: pa.RecordBatch | None
+
+
 class PlainRows:
     """One shard's plain rows. `counts` are those of the whole shard's join: events are numbered by them."""
 
@@ -37,13 +47,17 @@ class PlainRows:
         # The rows of which a part has gone to the stream: that of the last message, and that of this one.
         self._given_back: list[tuple[bytes, bytes] | None] = [None, None]
         self._last: tuple[bytes, bool] = (b"", False)
+        # The partition of the row that comes after all that has been taken, if there is one yet.
+        self.next: bytes | None = None
 
-    def take(self, items: pa.RecordBatch | None) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
-        """The next items of the shard, or None after the last: rows of FOLDED for the plain ones, and the items of all others."""
+    def take(self, items: pa.RecordBatch | None, *, enough: Callable[[], bool] = lambda: False) -> Iterator[Part]:
+        """The next items of the shard, or None after the last: part by part, of which the states fit into memory. While there is `enough`,
+        no row is plain."""
         parts = [part for part in (self._waiting, items) if part is not None and part.num_rows]
         self._waiting = None
+        self.next = None
         if not parts:
-            return [], None
+            return
         rows = whole(parts)
         begins = starts(rows, ["pk", "row"])
         self._given_back = [self._given_back[1], self._given_back[1]]
@@ -54,16 +68,15 @@ class PlainRows:
             else:
                 self._waiting = rows.slice(last)
                 rows, begins = rows.slice(0, last), begins[:-1]
-        return self._joined(_Rows(rows, begins)) if len(begins) else ([], None)
+        waits_for = None if self._waiting is None else self._waiting["pk"][0].as_py()
+        found = _Rows(rows, begins)
+        self.next = waits_for
+        for start, end, known in looked_up(self.shard, list(zip(found.pks, found.keys, strict=True))):
+            self.next = found.pks[end] if end < len(begins) else waits_for
+            yield self._joined(found.part(start, end), known, enough())
 
-    @property
-    def waits_for(self) -> bytes | None:
-        """The partition of the row that waits for more items."""
-        return None if self._waiting is None else self._waiting["pk"][0].as_py()
-
-    def _joined(self, rows: _Rows) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
-        known = self.shard.get([*dict.fromkeys(rows.pks), *(key for key, name in zip(rows.keys, rows.names, strict=True) if name)])
-        fast = self._plain(rows, known) & ~rows.twice
+    def _joined(self, rows: _Rows, known: dict[bytes, bytes], enough: bool) -> Part:
+        fast = self._plain(rows, known) & ~rows.twice & (not enough)
         at = np.flatnonzero(fast)
         items = np.flatnonzero(fast[rows.of])
         group = (np.cumsum(fast) - 1)[rows.of[items]]
@@ -83,7 +96,7 @@ class PlainRows:
         out = [*self._applied(rows, items, ~left[group], found), *self._events(rows, items, group, left, found)]
         out += self._records([rows.keys[row] for row in at.tolist()], left, found)
         rest = np.flatnonzero(~fast[rows.of])
-        return out, rows.items.take(pa.array(rest)) if len(rest) else None
+        return Part(out, rows.items.take(pa.array(rest)) if len(rest) else None)
 
     def _plain(self, rows: _Rows, known: dict[bytes, bytes]) -> npt.NDArray[np.bool_]:
         """Rows of partitions without a head, but for those of which a part is given back, or was."""
@@ -165,9 +178,32 @@ class _Rows:
     moment, which makes one event; for each item the number of its row."""
 
     def __init__(self, items: pa.RecordBatch, begins: Ints) -> None:
-        self.items = items
+        self.items, self.begins = items, begins
         self.of: Ints = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, items.num_rows)))
         pks, names = (items[name].take(pa.array(begins)) for name in ("pk", "row"))
         self.pks, self.names, self.keys = pks.to_pylist(), names.to_pylist(), joined(pks, names).to_pylist()
         moments = starts(items, ["pk", "row", "ts", "content"])
         self.twice = np.bincount(self.of[moments], minlength=len(begins)) < np.bincount(self.of, minlength=len(begins))
+
+    def part(self, start: int, end: int) -> _Rows:
+        """Some of the rows, by number."""
+        if (start, end) == (0, len(self.begins)):
+            return self
+        first, last = np.append(self.begins, self.items.num_rows)[[start, end]].tolist()
+        return _Rows(self.items.slice(first, last - first), self.begins[start:end] - first)
+
+
+def looked_up(shard: Shard, rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[int, int, dict[bytes, bytes]]]:
+    """The records of some rows, given by the keys of their heads and their own, ascending, and of those heads. Part by part, each of which
+    fits into memory: its first row and the one after its last, by number, and what is there of their records."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    at = 0
+    head: dict[bytes, bytes] = {}
+    for some, found in shard.get_parts(keys):
+        known = head | found
+        end = bisect_right(rows, some[-1], lo=at, key=itemgetter(1))
+        if end > at:
+            yield at, end, known
+        at = end
+        # The head of a partition may have come with rows before.
+        head = {rows[at][0]: known[rows[at][0]]} if at < len(rows) and rows[at][0] in known else {}

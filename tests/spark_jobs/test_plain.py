@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import join, plain
+from spark_jobs import join, plain, shards
 from spark_jobs.shards import upsert
 from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
@@ -71,9 +72,12 @@ def told(found: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
 def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")
     waiting, stretch = data.draw(st.sampled_from([(1, 1), (2, 3), (4096, 8192)]))
+    held = data.draw(st.sampled_from([1, 60, 150, shards.HELD]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "_WAITING", waiting)
         patch.setattr(join, "_ITEMS_PER_LOOKUP", stretch)
+        patch.setattr(shards, "HELD", held)
+        patch.setattr(join, "_BYTES_PASSED", data.draw(st.sampled_from([0, 300, 64 << 20])))
         first = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN), max_size=10)))]
         second = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN + 3_000_000), max_size=10)))]
         by_column, one_by_one = (folded(first, engine=engine, now=NOW - 50) for engine in ("auto", "python"))
@@ -87,15 +91,15 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
         assert told(folded(second, engine="auto", **options)) == told(folded(second, engine="python", **options))
 
 
-def test_most_madego_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_go_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or else nothing above says anything."""
     asked: list[int] = []
     take = plain.PlainRows.take
 
-    def noted(self: plain.PlainRows, items: Any) -> Any:
-        done, rest = take(self, items)
-        asked.append(sum(batch.num_rows for batch in done) - (0 if rest is None else 1000))
-        return done, rest
+    def noted(self: plain.PlainRows, items: Any, **options: Any) -> Any:
+        for done, rest in take(self, items, **options):
+            asked.append(sum(batch.num_rows for batch in done) - (0 if rest is None else 1000))
+            yield plain.Part(done, rest)
 
     monkeypatch.setattr(plain.PlainRows, "take", noted)
     row = Row((key_of(1),), Liveness(THEN), cells=cells(ORDERS, {"name": "n"}))
@@ -140,3 +144,51 @@ def test_what_is_joined_at_once_goes_out_as_it_comes(monkeypatch: pytest.MonkeyP
     folded([frame(insert(ORDERS, key, {"name": "x"}, 1)) for key in range(400)], engine="auto")
     assert len(held) > 50
     assert max(held) < 30
+
+
+def test_states_are_held_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """However many rows a look-up is for."""
+    wide = [insert(ORDERS, key, {"name": "x" * 10_000}, line) for key in range(4) for line in range(10)]
+    found = folded([frame(each) for each in wide])
+    uri = str(tmp_path / "shard")
+    shard = uri, upsert(uri, 0, 1, payloads(found, "record"), open_store(str(tmp_path / "bucket")), "lease.json").version
+    held: list[int] = []
+    looked_up = plain.looked_up
+
+    def noted(*arguments: Any) -> Any:
+        for start, end, states in looked_up(*arguments):
+            held.append(sum(map(len, states.values())))
+            yield start, end, states
+
+    for module in (plain, join):
+        monkeypatch.setattr(module, "looked_up", noted)
+    monkeypatch.setattr(shards, "HELD", 65_000)
+    monkeypatch.setattr(shards, "READ_AT_ONCE", 2)
+    later = [frame(insert(ORDERS, key, {"at": 1}, line, timestamp=THEN + 1)) for key in range(4) for line in range(10)]
+    for engine in ("auto", "python"):
+        held.clear()
+        after = folded(later, shards={ORDERS.id: shard}, engine=engine)
+        assert len(of_kind(after, "record")) == len(of_kind(after, "event")) == 40
+        assert sum(held) > 40 * 10_000
+        assert max(held) < 70_000
+
+
+def test_what_goes_by_a_partition_goes_out_while_it_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row that dies is the stream's; the others of its partition need not wait for it."""
+    monkeypatch.setattr(join, "_ITEMS_PER_LOOKUP", 4)
+    monkeypatch.setattr(join, "_BYTES_PASSED", 2000)
+    dying = Row((key_of(0),), cells=(Cell("name", THEN, b"x", ttl=50, local_deletion_time=THEN // 1_000_000 + 50),))
+    rows = [dying, *(Row((key_of(line),), Liveness(THEN), cells=cells(ORDERS, {"name": "n"})) for line in range(1, 400))]
+    held: list[int] = []
+    told_of = join._ShardJoin._items
+
+    def items(self: Any, batches: Any, passed: list[Any]) -> Any:
+        for row in told_of(self, batches, passed):
+            held.append(len(passed))
+            yield row
+
+    monkeypatch.setattr(join._ShardJoin, "_items", items)
+    given = [frame(Mutation((PartitionUpdate(ORDERS.id, key_of(1), rows=(row,)),))) for row in rows]
+    found = folded(given, engine="auto")
+    assert told(found) == told(folded(given, engine="python"))
+    assert 0 < max(held) < 60
