@@ -7,10 +7,10 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-decoder fuzz fuzz-java ring orders bench-decode bench-batch bench-state record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java ring orders bench-decode bench-batch bench-state record lint types lock lock-jars clean ci
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is needed into .venv and jars, compile the kernel; a moment if all is there
 	@tools/setup.sh
@@ -25,11 +25,15 @@ down: ## stop what `make up` left running
 	@$(PYTHON) -m tools.demo down
 
 test: setup ## all tests that need nothing but set-up
-	@$(PYTHON) -m pytest -m "not gcs" $(ARGS)
+	@$(PYTHON) -m pytest -m "not gcs and not s3" $(ARGS)
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
 	@$(PYTHON) -m pytest -m gcs $(ARGS)
+
+test-s3: setup ## tests against an S3 test server; needs Go, fetches it if there is none
+	@$(PYTHON) -m tools.s3_server
+	@$(PYTHON) -m pytest -m s3 $(ARGS)
 
 test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
 	@$(PYTHON) -m tests.ring.decoder $(ARGS)

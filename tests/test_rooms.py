@@ -28,8 +28,8 @@ ALLOWED = {
     "dags": {"writetime", "dags", "plugins"},
 }
 NETWORK = {
-    "aiohttp", "asyncio", "boto3", "cassandra", "confluent_kafka", "ftplib", "google.api_core", "google.auth", "google.cloud", "grpc",
-    "http", "httpx", "requests", "smtplib", "socket", "socketserver", "ssl", "urllib.request", "urllib3", "xmlrpc",
+    "aiohttp", "asyncio", "boto3", "botocore", "cassandra", "confluent_kafka", "ftplib", "google.api_core", "google.auth", "google.cloud",
+    "grpc", "http", "httpx", "requests", "smtplib", "socket", "socketserver", "ssl", "urllib.request", "urllib3", "xmlrpc",
 }  # fmt: skip
 FORBIDDEN = {
     "writetime": {"airflow", "pyspark", "pyiceberg"} | NETWORK,
@@ -38,7 +38,7 @@ FORBIDDEN = {
     "plugins": {"pyspark"},
     "dags": {"pyspark"},
 }
-MAY_USE_THE_NETWORK = {"writetime/store/gcs.py"}
+MAY_USE_THE_NETWORK = {"writetime/store/gcs.py", "writetime/store/s3.py"}
 
 
 def modules(room: str) -> list[Path]:

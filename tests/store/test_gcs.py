@@ -24,7 +24,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "_RETRY", gcs._RETRY.with_timeout(0.05).with_delay(initial=0.01))
 
 
-@pytest.mark.parametrize("url", ["gs://", "gs:///prefix", "s3://bucket"])
+@pytest.mark.parametrize("url", ["gs://", "gs:///prefix", "gcs://bucket"])
 def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         open_store(url)

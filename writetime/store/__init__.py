@@ -1,6 +1,6 @@
 """The object store as the rest of writetime sees it: a flat name space of immutable, generation-numbered objects.
 
-One small protocol, one module a backend (`local`, `gcs`), one conformance suite over all (tests/store). Names are
+One small protocol, one module a backend (`local`, `gcs`, `s3`), one conformance suite over all (tests/store). Names are
 `/`-separated text without a leading slash. The semantics are those of Google Cloud Storage, the strictest that all backends can keep:
 
 * an object appears whole or not at all, and has a *generation* that changes with every write of its name;
@@ -63,13 +63,29 @@ class Store(Protocol):
 
 
 def open_store(url: str) -> Store:
-    """The store behind `gs://bucket[/prefix]`, `file:///folder` or a plain folder path."""
+    """The store behind `gs://bucket[/prefix]`, `s3://bucket[/prefix]`, `s3+https://host/bucket[/prefix]`, `file:///folder` or a folder."""
     if url.startswith("gs://"):
         from writetime.store.gcs import GcsStore
 
         return GcsStore(url)
+    if url.startswith(("s3://", "s3+https://", "s3+http://")):
+        return _s3(url)
     if "://" in url and not url.startswith("file://"):
-        raise ConfigError("unknown kind of object store", operation="open the store", obj=url, hint="Use gs://bucket or a folder.")
+        raise ConfigError(
+            "unknown kind of object store", operation="open the store", obj=url, hint="Use gs:// or s3://bucket, or a folder."
+        )
     from writetime.store.local import LocalStore
 
     return LocalStore(url.removeprefix("file://"))
+
+
+def _s3(url: str) -> Store:
+    try:
+        from writetime.store.s3 import S3Store
+    except ModuleNotFoundError as error:
+        if error.name != "botocore":
+            raise
+        raise ConfigError(
+            "botocore is not installed", operation="open the store", obj=url, hint="Install the extra `s3`: pip install 'writetime[s3]'."
+        ) from error
+    return S3Store(url)
