@@ -5,7 +5,8 @@
 Strategy: records only ever add up (`writetime.batch.truncations` says what they come to), so a table needs a new generation exactly when
 they come to another cut than in the base, and some frame that was folded since, or was left out, is judged otherwise by it. Then its state
 starts empty, and its frames past the cut are folded anew: the batch's own, and those of archived segments, which are listed here by the
-place and the time of the cut. The document is created once; a rerun goes by the one that is there, unless what it names is not.
+place and the time of the cut. The document is created once; a rerun goes by the one that is there, unless what it names is not: then it is
+decided anew, and the generation after that one opened, for there may be shards in it that were made of other frames.
 
 Two TRUNCATEs of a table that one batch learns of are one generation and one event, the last's: nothing of what stood between them shows.
 A table's life that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
@@ -46,11 +47,12 @@ def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
     """The batch's document: decided and created by the first run of the batch, read by any other."""
     name = names.batch_object(manifest.cluster, manifest.number, "local")
     found = store.head(name)
+    settled = None
     if found is not None:
         settled = LocalDocument.model_validate_json(store.read(name, generation=found.generation))
         if all(_is_there(store, reread.segment) for reread in settled.rereads):
             return settled
-    document = decide(store, manifest, base, told, captured)
+    document = decide(store, manifest, base, told, captured, settled)
     try:
         store.put(name, document.to_bytes(), if_generation=found.generation if found else 0)
     except PreconditionFailed:
@@ -64,8 +66,10 @@ def _is_there(store: Store, segment: SegmentInput) -> bool:
     return info is not None and info.generation == segment.generation
 
 
-def decide(store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table]) -> LocalDocument:
-    """What `settle` creates."""
+def decide(
+    store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table], void: LocalDocument | None = None
+) -> LocalDocument:
+    """What `settle` creates; `void` is what it had created, if that does not hold any more."""
     known = read_local(store, manifest.cluster, base.number if base else 0)
     records, not_understood = learn(known, manifest.segments, told)
     after = cuts_by_table(_truncations(records))
@@ -82,7 +86,7 @@ def decide(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
         if old is not None and correction and (state is None or not past.judged_otherwise(old[1], new[1], _since(known, table_id))):
             continue
         opened.append(table_id)
-        last = state.generation if state else 0
+        last = max(state.generation if state else 0, void.generations[table_id].generation if void and table_id in void.opened else 0)
         generations[table_id] = Opening(generation=last + 1, opened=manifest.number, at=new[0].at, correction=correction)
     return LocalDocument(
         truncations=records,
