@@ -106,6 +106,12 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         if manifest.kind == "maintain" and base is not None:
             return maintain(config, store, spark, manifest, base)
         return Batch(config, store, spark, manifest, base).run()
+    except WritetimeError as error:
+        done = read_sealed(store, config.cluster.name, number)
+        if done is None:
+            raise
+        log.warning("another driver has sealed the batch", batch=number, **error.as_dict())
+        return done
     finally:
         spark.stop()
 
