@@ -4,9 +4,9 @@
     agent     the loop: look, decide, act                   after_crash      what no node writes to any more; asks `writer`
     view      one look at all of it                         upload           one segment: put, verify, delete
     guard     how much room is left, and the pace           spill            segments put aside while the store is down
-    node      who the node is                               schema_snapshot  the node's schema as JSON
-    seen      metrics, /healthz, a note for --status        gentle           niceness, and the page cache left alone
-    lock      one shipper a folder
+    node      who the node is                               lock             one shipper a folder
+    seen      metrics, /healthz, a note for --status        status           what --status and --dry-run show
+    gentle    niceness, and the page cache left alone       schema_snapshot  the node's schema as JSON
 
 It runs beside a production database: small, boring, and nothing is ever deleted before the store has confirmed the same bytes.
 """

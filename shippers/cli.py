@@ -5,14 +5,21 @@ Imports the agent, and with it the drivers, only when the command runs: the comm
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from shippers import node
+    from writetime.config import PipelineConfig
 
 
 def ship(
@@ -23,33 +30,84 @@ def ship(
     drain: Annotated[
         bool, typer.Option("--drain", help="The node is stopped and will be wiped: ship its last segments too, then end like --once.")
     ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show what lies in the folder, the room left, and the last look.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done with each file, and do nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --status and --dry-run: JSON instead of a table.")] = False,
 ) -> None:
     """Ship finished segments from this node's cdc_raw into the bucket, verify them, and only then delete them here."""
-    from shippers import gentle, node, seen
-    from shippers.agent import Agent, Mode
     from writetime.config import load
+
+    if (wanted := sum((once, drain, status, dry_run))) > 1:
+        raise typer.BadParameter("--once, --drain, --status and --dry-run exclude each other")
+    if as_json and not (status or dry_run):
+        raise typer.BadParameter("--json goes with --status or --dry-run")
+    settings = load(config)
+    if status:
+        _show_status(settings, as_json)
+    elif dry_run:
+        _show_dry_run(settings, as_json)
+    elif not _run(settings, once=once, drain=drain) and wanted:
+        raise typer.Exit(1)
+
+
+def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
+    from shippers import gentle, seen
+    from shippers.agent import Agent, Mode
+    from shippers.node import require_node
     from writetime.store import open_store
 
-    if once and drain:
-        raise typer.BadParameter("--once and --drain exclude each other")
-    settings = load(config)
-    wanted = node.require_node(settings)
+    node = require_node(settings)
     configure_log()
-    gentle.lower_priority(wanted.ship.nice)
+    gentle.lower_priority(node.ship.nice)
     mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
     # A drain is for a stopped node: asking it would only take time.
-    link = node.Link(wanted) if wanted.address and wanted.connect and not drain else None
-    agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
-    server = seen.serve(wanted.ship.listen, agent.metrics, agent.pulse) if wanted.ship.listen and mode is Mode.SERVICE else None
-    try:
-        done = agent.run(mode)
-    finally:
-        if server is not None:
-            server.close()
-        if link is not None:
-            link.close()
-    if mode is not Mode.SERVICE and not done:
-        raise typer.Exit(1)
+    with _link(settings if not drain else None) as link:
+        agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
+        server = seen.serve(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
+        try:
+            return agent.run(mode)
+        finally:
+            if server is not None:
+                server.close()
+
+
+def _show_status(settings: PipelineConfig, as_json: bool) -> None:
+    from shippers.status import status, status_table
+
+    document = status(settings)
+    _print(document, as_json, status_table)
+
+
+def _show_dry_run(settings: PipelineConfig, as_json: bool) -> None:
+    from shippers.status import dry_run, dry_run_table
+    from writetime.store import open_store
+
+    with _link(settings) as link:
+        plans = dry_run(settings, open_store(settings.bucket), link)
+    _print(plans, as_json, dry_run_table)
+
+
+def _print(document: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    from rich.console import Console
+
+    # Names are for copying: without a terminal nothing is cut to its width.
+    Console(width=None if sys.stdout.isatty() else 240).print(table(document))
+
+
+@contextlib.contextmanager
+def _link(settings: PipelineConfig | None) -> Iterator[node.Link | None]:
+    """CQL to the node, if the configuration wants it asked."""
+    from shippers import node
+
+    wanted = settings and node.require_node(settings)
+    if not wanted or not wanted.address or not wanted.connect:
+        yield None
+        return
+    with node.Link(wanted) as link:
+        yield link
 
 
 def stop_on_signals() -> Event:

@@ -205,7 +205,7 @@ def recall(path: Path) -> dict[str, Any]:
     """What an earlier run noted; {} if nothing was, or nothing that can be read."""
     try:
         noted = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return {}
     return noted if isinstance(noted, dict) and noted.keys() <= NodeFacts.__dataclass_fields__.keys() else {}
 

@@ -38,7 +38,7 @@ def require_place(spill: Path, cdc_raw: Path) -> None:
 
 def spilled(spill: Path) -> list[Found]:
     """What lies aside, oldest first: segments as COMPLETED, leftover idx files. Nothing if there is no folder."""
-    return list(_as_completed(classify(look(spill)))) if spill.is_dir() else []
+    return list(_as_completed(classify(look(spill)))) if os.path.isdir(spill) else []
 
 
 def put_aside(cdc_raw: Path, spill: Path, items: Iterable[Found], while_: Callable[[], bool]) -> Iterator[Found]:

@@ -76,6 +76,19 @@ def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str
     return outcome
 
 
+def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
+    """What `ship` would come to, errors included. Only reads."""
+    local = measure(ref, folder)
+    forget(local.log)
+    if (processed := _processed(store, local)) is not None:
+        return processed
+    stored = store.head(ref.incoming)
+    if stored is None:
+        return Outcome.UPLOADED
+    _require_same(local, stored)
+    return Outcome.ALREADY_THERE
+
+
 def measure(ref: SegmentRef, folder: Path) -> Local:
     """Size, CRC32C and identity of a segment's file. ShipError if it cannot be read or changes while it is."""
     log = folder / ref.segment.filename

@@ -1,0 +1,129 @@
+"""What `writetime ship --status` and `--dry-run` show: one document each, and a table of it. Change nothing, here or in the store.
+
+Both look into the folders anew and need no shipper to run; what a shipper noted last (`seen.note`) is added to the status.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from shippers import node, seen, upload
+from shippers.folder import Found, State
+from shippers.view import OURS, View
+from writetime.config import PipelineConfig
+from writetime.errors import ShipError, WritetimeError
+from writetime.names import SegmentRef
+from writetime.store import Store
+
+
+def status(config: PipelineConfig) -> dict[str, Any]:
+    """Room, lag, files, and the shipper's last look (None if there was none). Sizes in bytes, times in s since the epoch."""
+    wanted = node.require_node(config)
+    last = seen.noted(wanted.state / seen.NOTE)
+    view = View.of(wanted, wanted.ship.cdc_total_space or last.get("limit"))
+    sight = view.sight
+    return {
+        "at": sight.at,
+        "cdc_raw": str(wanted.cdc_raw),
+        "store": config.bucket,
+        "level": sight.level,
+        "used": sight.used,
+        "limit": sight.limit,
+        "share": sight.share,
+        "disk_free": sight.free,
+        "lag_seconds": sight.lag,
+        "lag_bytes": sight.to_ship_bytes,
+        "files": [_file(item, where) for where, items in (("cdc_raw", view.here), ("aside", view.aside)) for item in items],
+        "shipper": {"pid": last.get("pid"), "looked_at": last.get("at"), "failed": last.get("failed", [])} if last else None,
+    }
+
+
+def dry_run(config: PipelineConfig, store: Store, link: node.Link | None) -> list[dict[str, Any]]:
+    """What a round would do with each file: `action`, and `object` for a segment. A file in trouble has the error as action."""
+    wanted = node.require_node(config)
+    view = View.of(wanted, wanted.ship.cdc_total_space)
+    facts = node.merge(config, _told(link), node.recall(node.notes_file(wanted)))
+    plans = []
+    for folder, where, items in ((wanted.spill, "aside", view.aside), (wanted.cdc_raw, "cdc_raw", view.here)):
+        for item in items:
+            ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
+            plans.append(_file(item, where) | {"object": ref and ref.incoming, "action": _action(store, folder, item, ref)})
+    return plans
+
+
+def status_table(document: dict[str, Any]) -> Group:
+    """For a person at a terminal."""
+    lines = [
+        f"{document['cdc_raw']} to {document['store']}",
+        f"space {document['level']}: {_size(document['used'])} of {_size(document['limit'])} in use ({document['share']:.0%} of what may "
+        f"be), {_size(document['disk_free'])} free on the disk",
+        f"to ship: {_size(document['lag_bytes'])}, the oldest for {_age(document['lag_seconds'])}",
+    ]
+    shipper = document["shipper"]
+    if shipper is None:
+        lines.append("no shipper has looked here yet")
+    else:
+        lines.append(f"last look by process {shipper['pid']}, {_age(max(0.0, document['at'] - shipper['looked_at']))} ago")
+        lines += [f"  failed: {error['message']} ({error['object']})" for error in shipper["failed"]]
+    return Group(*map(Text, lines), _table(document["files"]))
+
+
+def dry_run_table(plans: list[dict[str, Any]]) -> Table:
+    """For a person at a terminal."""
+    return _table(plans)
+
+
+def _action(store: Store, folder: Path, item: Found, ref: SegmentRef | None) -> str:
+    if item.state is State.LEFTOVER_IDX:
+        return "delete: its log was shipped"
+    if item.state not in OURS or ref is None:
+        return item.reason or "wait"
+    try:
+        outcome = upload.foresee(store, ref, folder)
+    except WritetimeError as error:
+        return f"keep: {error}"
+    return "upload, verify, delete" if outcome is upload.Outcome.UPLOADED else f"delete: {outcome.value}, the same bytes"
+
+
+def _told(link: node.Link | None) -> dict[str, Any]:
+    try:
+        return {} if link is None else link.facts()
+    except ShipError:
+        # As in a round: then the configuration and the notes have to do, and `merge` says if they do not.
+        return {}
+
+
+def _file(item: Found, where: str) -> dict[str, Any]:
+    return {"name": item.name, "state": item.state.value, "where": where, "size": item.size, "last_write": item.mtime}
+
+
+def _table(files: list[dict[str, Any]]) -> Table:
+    planned = any("action" in file for file in files)
+    table = Table("file", "state", "where", "size", "last write (UTC)", *(["would"] if planned else []))
+    for file in files:
+        written = f"{datetime.fromtimestamp(file['last_write'], UTC):%Y-%m-%d %H:%M:%S}" if file["last_write"] else ""
+        cells = [file["name"], file["state"], file["where"], _size(file["size"]), written, *([file["action"]] if planned else [])]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("s", 60), ("min", 60), ("h", 24)):
+        if seconds < 2 * length:
+            return f"{seconds:.0f} {unit}"
+        seconds /= length
+    return f"{seconds:.0f} d"

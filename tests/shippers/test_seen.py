@@ -1,0 +1,250 @@
+"""What the shipper shows of itself: metrics and health over HTTP, the status, the dry run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from shippers import seen
+from shippers.agent import Agent
+from shippers.status import dry_run, status
+from tests.shippers.conftest import SEALED, FakeLink, Folder, ref
+from tests.shippers.test_agent import changed, failing
+from tests.shippers.test_guard import Down
+from tests.shippers.test_upload import process
+from writetime.cli import build
+from writetime.config import PipelineConfig, ShipConfig
+from writetime.errors import ConfigError
+from writetime.store.local import LocalStore
+
+MakeAgent = Callable[..., Agent]
+
+
+def values(agent: Agent) -> dict[str, float]:
+    """All samples, labels behind the name."""
+    found = {}
+    for family in agent.metrics.registry.collect():
+        for sample in family.samples:
+            labels = "".join(f" {value}" for value in sample.labels.values())
+            found[sample.name.removeprefix("writetime_ship_") + labels] = sample.value
+    return found
+
+
+def test_metrics(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    config = changed(settings, ship=ShipConfig(cdc_total_space=100_000, disk_reserve=0))
+    sizes = [len(folder.segment(number)) for number in (1, 2, 3)]
+    folder.segment(4, idx=b"5")
+    (folder.path / "notes.log").write_text("by hand")
+    store.put(ref(2).incoming, b"other bytes")
+    agent = agent_over(store, config=config)
+    agent.round()
+    told = values(agent)
+    assert told["bytes_total"] == sizes[0] + sizes[2]
+    assert told["segments_total uploaded"] == 2
+    assert told["failures_total ShipError"] == 1
+    assert told["segment_seconds_count"] == 2
+    assert (told["to_ship_segments"], told["lag_bytes"]) == (1, sizes[1])
+    assert told["oldest_unshipped_timestamp_seconds"] == SEALED
+    assert abs(told["lag_seconds"] - (time.time() - SEALED)) < 60
+    assert (told["growing_segments"], told["foreign_files"], told["space_level"]) == (1, 1, 0)
+    assert told["cdc_used_bytes"] == sizes[1] + len(folder.segment(4, idx=b"5"))
+    assert told["cdc_limit_bytes"] == 100_000
+    assert told["disk_free_bytes"] > 0
+    store.delete(ref(2).incoming)
+    agent.round()
+    told = values(agent)
+    assert (told["to_ship_segments"], told["lag_bytes"], told["lag_seconds"], told["oldest_unshipped_timestamp_seconds"]) == (0, 0, 0, 0)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[seen.Server, seen.Metrics, list[float]]]:
+    now = [0.0]
+    metrics = seen.Metrics()
+    server = seen.Server("127.0.0.1:0", metrics, seen.Pulse(lambda: now[0]))
+    yield server, metrics, now
+    server.close()
+
+
+def get(server: seen.Server, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_metrics_over_http(served: Any) -> None:
+    server, metrics, _ = served
+    metrics.shipped("uploaded", 5, 0.1)
+    code, text = get(server, "/metrics")
+    assert code == 200
+    samples = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+    assert samples["writetime_ship_bytes_total"] == 5
+    assert get(server, "/")[0] == 404
+
+
+def test_health_says_whether_the_loop_moves(served: Any) -> None:
+    server, _, now = served
+    assert get(server, "/healthz")[0] == 200
+    now[0] = seen.STILL_ALIVE_SECONDS + 1
+    code, text = get(server, "/healthz")
+    assert (code, json.loads(text)["alive"]) == (503, False)
+
+
+def test_the_loop_beats_while_the_store_is_down(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    """Trouble with the store is no reason to restart the shipper."""
+    folder.segment(1)
+    agent = agent_over(Down(store))
+    beats = []
+    agent.pulse.beat = lambda: beats.append(1)  # type: ignore[method-assign]
+    agent.round()
+    assert len(beats) >= 6, "at each attempt"
+
+
+def test_a_port_that_is_taken_stops_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as logs:
+        port = taken.getsockname()[1]
+        assert seen.serve(f"127.0.0.1:{port}", seen.Metrics(), seen.Pulse()) is None
+        assert seen.serve("127.0.0.1:99999", seen.Metrics(), seen.Pulse()) is None
+    assert [log["log_level"] for log in logs] == ["error", "error"]
+
+
+def test_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+    server = seen.Server("[::1]:0", seen.Metrics(), seen.Pulse())
+    assert get(server, "/healthz")[0] == 200
+    server.close()
+
+
+# --- status and dry run
+
+
+def test_status(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    folder.segment(1)
+    folder.segment(2)
+    folder.segment(3, idx=b"5")
+    assert settings.node is not None
+    settings.node.spill.mkdir(parents=True)
+    (settings.node.spill / "CommitLog-7-9.log").write_bytes(b"aside")
+    before = status(settings)
+    assert before["shipper"] is None
+    assert [(file["name"], file["state"], file["where"]) for file in before["files"]] == [
+        ("CommitLog-7-1.log", "completed", "cdc_raw"),
+        ("CommitLog-7-2.log", "completed", "cdc_raw"),
+        ("CommitLog-7-3.log", "growing", "cdc_raw"),
+        ("CommitLog-7-9.log", "completed", "aside"),
+    ]
+    store.put(ref(2).incoming, b"other bytes")
+    agent_over(store, link=FakeLink(space=12345)).round()
+    after = status(settings)
+    assert [file["name"] for file in after["files"]] == ["CommitLog-7-2.log", "CommitLog-7-3.log"]
+    assert (after["limit"], after["shipper"]["pid"]) == (12345, os.getpid()), "the node's limit as the shipper learnt it"
+    assert "the store holds" in after["shipper"]["failed"][0]["message"]
+
+
+def test_a_status_note_that_is_damaged(folder: Folder, settings: PipelineConfig) -> None:
+    assert settings.node is not None
+    settings.node.state.mkdir()
+    for content in (b"", b"[]", b"\xff"):
+        (settings.node.state / seen.NOTE).write_bytes(content)
+        assert status(settings)["shipper"] is None
+
+
+def test_a_note_that_cannot_be_written_stops_nothing(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path
+) -> None:
+    """A full disk is when shipping matters most."""
+    (tmp_path / "file").write_bytes(b"")
+    config = changed(settings, state_dir=tmp_path / "file" / "state")
+    agent = agent_over(store, link=FakeLink(), config=config)
+    folder.segment(1)
+    with capture_logs() as logs:
+        assert agent.round().ok
+        assert agent.round().ok
+    assert folder.names == []
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["who the node is is not noted", "the look is not noted"]
+
+
+def test_a_dry_run_tells_and_does_nothing(store: LocalStore, folder: Folder, settings: PipelineConfig, agent_over: MakeAgent) -> None:
+    for number in (1, 2, 3, 4):
+        folder.segment(number)
+    agent_over(store).round()
+    process(store, 1)
+    store.put(ref(2).incoming, b"other bytes")
+    for number in (1, 2, 3, 5):
+        folder.segment(number)
+    folder.segment(6, idx=b"5")
+    (folder.path / "CommitLog-7-4_cdc.idx").write_bytes(b"4\nCOMPLETED")
+    (folder.path / "notes.log").write_text("by hand")
+    here = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    there = {info.name: info.generation for info in store.list()}
+    actions = {plan["name"]: plan["action"] for plan in dry_run(settings, store, None)}
+    assert actions.pop("CommitLog-7-2.log").startswith("keep: compare a segment with the store")
+    assert actions == {
+        "CommitLog-7-1.log": "delete: already processed, the same bytes",
+        "CommitLog-7-3.log": "delete: already there, the same bytes",
+        "CommitLog-7-4_cdc.idx": "delete: its log was shipped",
+        "CommitLog-7-5.log": "upload, verify, delete",
+        "CommitLog-7-6.log": "wait",
+        "notes.log": "not named CommitLog-<version>-<id>.log",
+    }
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == here
+    assert {info.name: info.generation for info in store.list()} == there
+
+
+def test_a_dry_run_knows_the_node_as_a_round_does(store: LocalStore, folder: Folder, settings: PipelineConfig) -> None:
+    folder.segment(1)
+    asking = changed(settings, host_id=None)
+    (plan,) = dry_run(asking, store, FakeLink())  # type: ignore[arg-type]
+    assert plan["object"] == ref(1).incoming
+    with pytest.raises(ConfigError, match=r"node\.host_id"):
+        dry_run(asking, store, FakeLink(down=True))  # type: ignore[arg-type]
+
+
+def test_the_commands(store: LocalStore, folder: Folder, tmp_path: Path) -> None:
+    folder.segment(1, b"x" * 3_000_000)
+    file = tmp_path / "pipeline.yaml"
+    node = {"cdc_raw": str(folder.path), "host_id": "host-1", "datacenter": "dc1", "ship": {"disk_reserve": 0, "cdc_total_space": "64MiB"}}
+    document = {"pipeline": "p", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": store.url, "node": node}
+    file.write_text(yaml.safe_dump(document))
+
+    def run(*options: str) -> str:
+        done = CliRunner().invoke(build(), ["ship", "--config", str(file), *options], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    table = run("--status")
+    assert "CommitLog-7-1.log" in table
+    assert "completed" in table
+    assert "3 MiB of 64 MiB" in table
+    assert json.loads(run("--status", "--json"))["lag_bytes"] == 3_000_000
+    assert "upload, verify, delete" in run("--dry-run")
+    assert [plan["object"] for plan in json.loads(run("--dry-run", "--json"))] == [ref(1).incoming]
+    assert list(store.list()) == []
+    for wrong in (["--once", "--drain"], ["--status", "--dry-run"], ["--json"]):
+        assert CliRunner().invoke(build(), ["ship", "--config", str(file), *wrong]).exit_code == 2
+
+
+def test_failures_are_counted_by_kind(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    from writetime.errors import StoreError
+
+    folder.segment(1)
+    agent = agent_over(failing(store, StoreError("403"), times=1, only="cdc/"))
+    agent.round()
+    assert values(agent)["failures_total StoreError"] == 1
