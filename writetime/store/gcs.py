@@ -32,7 +32,7 @@ from writetime.store.keys import is_name, require_name
 _TIMEOUT = 60.0
 _RETRY = DEFAULT_RETRY.with_timeout(60.0)
 _ONE_REQUEST = 8 << 20
-_CHUNK = 8 << 20
+_CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
 _PERMISSION = "Check that the account may use this bucket: storage.objects.create, get and list; delete only for the pipeline."
 

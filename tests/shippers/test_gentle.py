@@ -1,0 +1,114 @@
+"""A good neighbour: how much memory a shipper takes with its drivers loaded, and what it leaves of its priority and of the page cache."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shippers import gentle
+from shippers.upload import Outcome, ship
+from tests.shippers.conftest import Folder, ref
+from tests.store import gcs_stub
+from writetime.store.local import LocalStore
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_MB = 120
+SEGMENT = 32 << 20
+
+# The command itself, as a process of its own; it tells its peak when it ends.
+SCRIPT = """
+import json, os, sys
+import writetime.cli
+code = writetime.cli.main(sys.argv[1:])
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+modules = [name for name in ("cassandra.cluster", "google.cloud.storage") if name in sys.modules]
+print(json.dumps({"code": code, "peak_mb": int(status["VmHWM"].split()[0]) / 1024, "nice": os.nice(0), "modules": modules}))
+"""
+
+
+def test_memory_and_niceness_while_big_segments_go_to_gcs(folder: Folder, tmp_path: Path) -> None:
+    """Three segments of Cassandra's usual size, one after the other; the driver is loaded too, for a node that does not answer."""
+    block = os.urandom(1 << 20)
+    for number in (1, 2, 3):
+        folder.segment(number, block * (SEGMENT >> 20))
+    file = tmp_path / "pipeline.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    node = {"cdc_raw": str(folder.path), "host_id": "host-1", "datacenter": "dc1", "address": "127.0.0.1", "port": port}
+    with gcs_stub.running() as stub:
+        bucket = f"gs://{gcs_stub.BUCKET}"
+        document = {"pipeline": "p", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": bucket, "node": node}
+        file.write_text(yaml.safe_dump(document))
+        command = [sys.executable, "-c", SCRIPT, "ship", "--config", str(file), "--once"]
+        env = os.environ | {"STORAGE_EMULATOR_HOST": stub.url}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert {ref(number).incoming for number in (1, 2, 3)} <= stub.objects.keys()
+    told = json.loads(done.stdout)
+    assert told["code"] == 0, done.stderr
+    assert told["modules"] == ["cassandra.cluster", "google.cloud.storage"]
+    assert told["nice"] >= 10
+    assert told["peak_mb"] <= MOST_MB
+    assert folder.names == []
+
+
+def test_niceness_is_only_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[int] = []
+
+    def nice(by: int) -> int:
+        if by:
+            added.append(by)
+        return 7
+
+    monkeypatch.setattr(os, "nice", nice)
+    for wanted in (10, 7, 0):
+        gentle.lower_priority(wanted)
+    assert added == [3]
+
+
+def test_pages_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    told: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *rest: told.append(rest))
+    gentle.forget(path)
+    gentle.forget(tmp_path / "nowhere")
+    assert told == [(0, 0, os.POSIX_FADV_DONTNEED)]
+
+
+def test_a_shipped_segment_leaves_no_pages_though_the_node_holds_a_link(store: LocalStore, folder: Folder, tmp_path: Path) -> None:
+    link = tmp_path / "commitlog.log"
+    folder.segment(1, os.urandom(64 * mmap.PAGESIZE))
+    link.hardlink_to(folder.path / "CommitLog-7-1.log")
+    with link.open("rb") as file:
+        os.fsync(file.fileno())
+    assert resident(link) > 0
+    gentle.forget(link)
+    if resident(link):
+        pytest.skip("the file system of the tests keeps all pages in memory")
+    assert ship(store, ref(1), folder.path, {}) is Outcome.UPLOADED
+    assert resident(link) == 0
+
+
+def resident(path: Path) -> int:
+    """Pages of the file in the page cache (mincore)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    size = path.stat().st_size
+    flags = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+    with path.open("rb") as file:
+        start = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), ctypes.c_long(0))
+    try:
+        assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), flags) == 0
+    finally:
+        libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size))
+    return sum(flag & 1 for flag in flags)
