@@ -158,9 +158,14 @@ def batches_prefix(cluster: str) -> str:
     return f"batches/{part(cluster)}/"
 
 
+def batch_folder(cluster: str, number: int) -> str:
+    """Comes before all that is in it, and after all batches before."""
+    return f"{batches_prefix(cluster)}{number:010d}"
+
+
 def batch_object(cluster: str, number: int, what: str) -> str:
     """`what` is manifest, schema, local, sealed or archived."""
-    return f"{batches_prefix(cluster)}{number:010d}/{what}.json"
+    return f"{batch_folder(cluster, number)}/{what}.json"
 
 
 def published(cluster: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -408,6 +411,41 @@ def test_a_replay_does_not_reach_behind_what_was_purged(store: LocalStore) -> No
             plan_replay(store, CLUSTER, start=hour + timedelta(minutes=minutes), end=hour + timedelta(hours=2), now=NOW)
         assert not raised.value.retriable
     assert plan_replay(store, CLUSTER, start=hour + timedelta(hours=1), end=hour + timedelta(hours=2), now=NOW) is not None
+
+
+@dataclass
+class Long:
+    """A store that has documents of so many batches, and counts what it lists."""
+
+    last: int
+    first: int = 1
+    listed: int = 0
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Named]:
+        given = start_after.rsplit("/", 1)[-1]
+        for number in range(max(self.first, int(given or 0)), self.last + 1):
+            for what in ("archived", "local", "manifest", "schema", "sealed"):
+                self.listed += 1
+                name = names.batch_object(CLUSTER, number, what)
+                assert name > start_after
+                yield Named(name)
+
+    def read(self, name: str) -> bytes:
+        raise ObjectNotFound("no", operation="read", obj=name)
+
+
+@dataclass
+class Named:
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("last", "first"), [(0, 1), (1, 1), (63, 1), (64, 1), (65, 1), (100, 1), (128, 90), (1_000_000, 1), (777_777, 777_000)]
+)
+def test_the_last_batch_is_found_without_a_look_at_all(last: int, first: int) -> None:
+    store: Any = Long(last, first)
+    assert history(store, CLUSTER).last == last
+    assert store.listed <= 5 * 65 + 40
 
 
 def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFai
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 
+_LISTED: Final = 64
+"""Batches that are listed to find the last one."""
 EXPIRY_PAUSE: Final = 60
 """Seconds between two batches that only tell what has expired: a table full of short TTLs is no reason for a batch a second."""
 
@@ -40,13 +42,28 @@ class History:
 def history(store: Store, cluster: str) -> History:
     """The last batch begun and the last one sealed; they differ by at most one."""
     last = 0
-    for info in store.list(names.batches_prefix(cluster)):
+    for info in _latest(store, cluster):
         if info.name.endswith("/manifest.json"):
             last = max(last, int(info.name.split("/")[-2]))
     for number in (last, last - 1):
         if number > 0 and (sealed := read_sealed(store, cluster, number)):
             return History(last, sealed)
     return History(last, None)
+
+
+def _latest(store: Store, cluster: str) -> Iterator[ObjectInfo]:
+    """Documents of the last few batches: found by steps that double, then halve, because a pipeline comes to have millions of them."""
+
+    def since(number: int) -> Iterator[ObjectInfo]:
+        return store.list(names.batches_prefix(cluster), start_after=names.batch_folder(cluster, number))
+
+    low, high = 0, _LISTED
+    while next(since(high), None):
+        low, high = high, 2 * high
+    while high - low > _LISTED:
+        middle = (low + high) // 2
+        low, high = (middle, high) if next(since(middle), None) else (low, middle)
+    yield from since(low)
 
 
 def read_manifest(store: Store, cluster: str, number: int) -> Manifest:
