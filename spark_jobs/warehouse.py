@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -53,6 +54,8 @@ _SCHEMA_PROPERTY = "writetime.schema."
 """Of a table: whose rows it holds, how it keeps facts of cells, the key columns by their CQL names, the dropped columns whose values have
 been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each schema version in it means."""
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
+_MIXED = "some, but not all, rows match"
+"""How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
 _CHUNK = 1000
 _FIRST_MICROS = -62_135_596_800_000_000
 _LAST_MICROS = 253_402_300_799_999_999
@@ -180,7 +183,13 @@ class Warehouse:
             # What has no ordinal is for current rows only.
             typed = _event_rows(to_arrow_schema(held.columns), table, schema, about)
             rows = events.filter("ordinal IS NOT NULL").mapInArrow(typed, schema=held.columns)
-            self._overwrite(held.name, seen, rows, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
+            try:
+                self._overwrite(held.name, seen, rows, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
+            except Py4JJavaError as error:
+                if _MIXED not in str(error):
+                    raise
+                # Compaction has put what an earlier attempt left into one file with events of other batches.
+                self._exchange_events(held, rows, batch)
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
@@ -215,14 +224,19 @@ class Warehouse:
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.overwrite(where)
 
+    def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
+        """Put a batch's events in the place of those that it has there, one by one. Dying between the two steps loses nothing."""
+        self._expect_open(batch)
+        with self._viewed(rows) as view, self._noted({_BATCH_PROPERTY: str(batch)}):
+            self.spark.sql(
+                f"MERGE INTO {held.name} t USING {view} s ON t.batch = {batch} AND t.ordinal = s.ordinal "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+            self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
+
     def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
-        view = f"merge_source_{shape.table.id.hex}"
-        rows.createOrReplaceTempView(view)
-        try:
-            with self._noted(batch, "rows"):
-                self.spark.sql(merge_statement(name, view, shape, columns))
-        finally:
-            self.spark.catalog.dropTempView(view)
+        with self._viewed(rows) as view, self._noted(_snapshot_properties(batch, "rows")):
+            self.spark.sql(merge_statement(name, view, shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
         """Bring the tables that there are to the shape that the ring's table has by now, if the batch writes none of its rows."""
@@ -283,7 +297,7 @@ class Warehouse:
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
-        with self._noted(batch, "refill"):
+        with self._noted(_snapshot_properties(batch, "refill")):
             self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
@@ -294,7 +308,7 @@ class Warehouse:
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
             self._expect_open(batch)
-            with self._noted(batch, "dropped"):
+            with self._noted(_snapshot_properties(batch, "dropped")):
                 self.spark.sql(_drop_statement(held.name, facts, gone))
 
     # --- the rest --------------------------------------------------------------------------------------------------------
@@ -329,9 +343,19 @@ class Warehouse:
             raise
 
     @contextmanager
-    def _noted(self, batch: int, step: str) -> Iterator[None]:
+    def _viewed(self, rows: DataFrame) -> Iterator[str]:
+        """A name by which SQL knows the rows meanwhile."""
+        view = f"rows_{uuid4().hex}"
+        rows.createOrReplaceTempView(view)
+        try:
+            yield view
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    @contextmanager
+    def _noted(self, about: Mapping[str, str]) -> Iterator[None]:
         """Snapshots that SQL makes meanwhile tell what they are of."""
-        properties = {f"spark.sql.iceberg.snapshot-property.{key}": value for key, value in _snapshot_properties(batch, step).items()}
+        properties = {f"spark.sql.iceberg.snapshot-property.{key}": value for key, value in about.items()}
         for key, value in properties.items():
             self.spark.conf.set(key, value)
         try:

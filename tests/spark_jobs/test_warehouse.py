@@ -357,3 +357,19 @@ def test_a_driver_that_was_held_up_changes_no_shape(warehouse: Warehouse, tmp_pa
         held_up.follow(_with(old, more="int"), schema, 2)
     assert [row["v"] for row in rows(warehouse, "shop.late_shape")] == ["new"]
     assert [row["v"] for row in rows(warehouse, "shop.late_shape__aaaaaaaa")] == [1]
+
+
+def test_what_compaction_packs_can_still_be_replaced(warehouse: Warehouse) -> None:
+    packed = table("packed", 40, {"id": "int", "v": "int"})
+    schema = schema_of(packed)
+    attempts = [[insert(packed, key, {"v": key}, schema=schema) for key in keys] for keys in ((1,), (2, 3, 4), (2, 5))]
+    first, died, again = (events(warehouse.spark, attempt, schema) for attempt in attempts)
+    warehouse.write_changes(packed, schema, first, 1)
+    warehouse.write_changes(packed, schema, died, 2)
+    options = "map('rewrite-all', 'true')"
+    warehouse.spark.sql(f"CALL lake.system.rewrite_data_files(table => 'shop__changes.packed', options => {options})").collect()
+    assert warehouse.spark.table("lake.shop__changes.packed.files").count() == 1
+    for _ in range(2):
+        warehouse.write_changes(packed, schema, again, 2)
+        found = sorted((row["batch"], row["ordinal"], row["after"]["v"]) for row in rows(warehouse, "shop__changes.packed"))
+        assert found == [(1, 1, 1), (2, 1, 2), (2, 2, 5)]
