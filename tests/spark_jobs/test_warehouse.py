@@ -40,7 +40,7 @@ from writetime.batch.plan import seal
 from writetime.cql.names import to_column
 from writetime.cql.types import Duration
 from writetime.errors import BatchError
-from writetime.model import Cell, Mutation, PartitionUpdate, Row
+from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
 from writetime.store import Store
 from writetime.store.local import LocalStore
@@ -101,6 +101,19 @@ def test_written_twice_is_there_once(warehouse: Warehouse) -> None:
     # Inserted again, and gone by the end of the batch.
     write(warehouse, ORDERS, 3, insert(ORDERS, 2, {"name": "three"}, 1), delete(ORDERS, 2, THEN + 1))
     assert {(row["id"], row["line"]) for row in rows(warehouse, "shop.orders")} == {(1, 1), (1, 2), (3, 1)}
+
+
+def test_a_clustering_of_no_bytes_and_static_content_alone_take_turns(warehouse: Warehouse) -> None:
+    turns = table("turns", 41, {"id": "int", "line": "int", "note": "static text", "v": "text"}, clustering=1)
+    schema = schema_of(turns)
+    static = Row(None, cells=(Cell("note", THEN, b"n"),))
+    alone = Mutation((PartitionUpdate(turns.id, b"\0\0\0\1", static_row=static),))
+    # INSERT INTO turns (id, line, v) VALUES (1, blobAsInt(0x), 'x')
+    row = insert(turns, 1, {"v": "x"}, b"", timestamp=THEN + 1, schema=schema)
+    gone = Mutation((PartitionUpdate(turns.id, b"\0\0\0\1", rows=(Row((b"",), deletion=DeletionTime(THEN + 2, THEN // 10**6)),)),))
+    for batch, (mutations, v) in enumerate([((alone,), None), ((alone, row), "x"), ((alone, row, gone), None), ((alone, row), "x")], 1):
+        write(warehouse, turns, batch, *mutations, schema=schema)
+        assert [(row["line"], row["note"], row["v"]) for row in rows(warehouse, "shop.turns")] == [(None, "n", v)]
 
 
 def test_rows_without_other_columns(warehouse: Warehouse) -> None:
