@@ -273,7 +273,13 @@ class Warehouse:
             held = self._create(name, columns, {_ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
         else:
             known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
-            self._take_dropped(held, facts, {c: at for c, at in dropped.items() if at > known.get(c, at - 1)}, batch)
+            news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
+            if facts == "none":
+                # Of a column that is back only the fold can tell old values from new ones: its events take the old ones away. One of
+                # another type is made anew.
+                replaced = steps(columns, held.columns, current_rows(shape)).replaced
+                news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
+            self._take_dropped(held, facts, news, batch)
         told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes()}
         self._evolve(held, columns, current_rows(shape), told, batch)
         if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):

@@ -6,20 +6,29 @@ import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs import publish
+from spark_jobs.evolve import IcebergTable
+from spark_jobs.kafka import RECORDS
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
 from spark_jobs.telling import deletion, truncation
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.warehouse import Changes, Warehouse
+from tests.schema.examples import create_table
 from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_warehouse import COLUMNS, events, rows, write
+from writetime.batch.publish import Published, read_published
 from writetime.config import WarehouseConfig
+from writetime.errors import BatchError
+from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Table, UserType
 from writetime.schema.version import schema_version
 
@@ -120,6 +129,101 @@ def test_keys_and_fields_are_renamed_and_history_keeps_its_place(pipeline: Pipel
     assert last[1]["after"] == {"id": 1, "name": 8, "at": {"z": 3, "y": 4, "more": "m"}, "all": None}
 
 
+def test_events_tell_what_a_column_held_before_it_was_dropped_or_made_anew(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    first = table("told", 37, {"id": "int", "v": "text", "w": "int"})
+    schema = schema_of(first)
+    write(warehouse, first, 1, insert(first, 1, {"v": "old", "w": 1}, schema=schema), schema=schema)
+    gone = replace(first, columns={name: column for name, column in first.columns.items() if name != "v"})
+    gone = replace(gone, dropped_columns={"v": DroppedColumn("v", "regular", "text", THEN + 5)})
+    rows_of_it = {"key": {"id": 1}, "before": {"id": 1, "v": "old", "w": 1}, "after": {"id": 1, "w": 1}}
+    event = {**of_the_table("u", "alter", THEN + 5), **rows_of_it, "changed": ["v"]}
+    warehouse.write_changes(gone, schema_of(gone), told(warehouse.spark, gone, (event, False)), 2)
+    anew = replace(gone, columns={**gone.columns, "v": Column("v", "regular", "blob")})
+    write(warehouse, anew, 3, insert(anew, 1, {"v": b"new"}, timestamp=THEN + 9, schema=schema_of(anew)), schema=schema_of(anew))
+    for upto in (1, 2, 3):
+        sent = [(value["before"], value["after"], value["changed"]) for _, value, _ in published(pipeline, warehouse, anew, upto)]
+        assert (
+            sent
+            == [
+                (None, {"id": 1, "v": "old", "w": 1}, ["v", "w"]),
+                ({"id": 1, "w": 1, "v": "old"}, {"id": 1, "w": 1}, ["v"]),
+                (None, {"id": 1, "v": "bmV3", "w": None}, ["v"]),
+            ][:upto]
+        )
+
+
+def test_nothing_of_a_life_is_published_after_its_drop(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    old, new = (replace(table("over", number << 96, {"id": "int", "v": "int"}), dropped=number == 0xAB) for number in (0xAB, 0xCD))
+    write(warehouse, replace(old, dropped=False), 1, insert(old, 1, {"v": 1}, schema=schema_of(old)), schema=schema_of(old))
+    schema = schema_of(old, new)
+    last = events(warehouse.spark, [insert(old, 2, {"v": 2}, schema=schema)], schema)
+    drop = told(warehouse.spark, old, (of_the_table("t", "drop", THEN + 5), False)).withColumn("ordinal", F.lit(2).cast("bigint"))
+    warehouse.write_changes(old, schema, last.union(drop), 2)
+    # A node was down, and its log comes late.
+    warehouse.write_changes(old, schema, events(warehouse.spark, [insert(old, 3, {"v": 3}, schema=schema)], schema), 3)
+    warehouse.write_changes(new, schema, events(warehouse.spark, [insert(new, 1, {"v": 4}, schema=schema)], schema, start=1), 3)
+    sent = published(pipeline, warehouse, old, 3)
+    assert [(value["op"], value["source"]["reason"], value["source"]["sequence"]) for _, value, _ in sent] == [
+        ("c", None, [1, 1]),
+        ("c", None, [2, 1]),
+        ("t", "drop", [2, 2]),
+    ]
+    assert (sent[-1][0], sent[-1][2]) == (None, False)
+    assert {value["source"]["table_id"] for _, value, _ in sent} == {str(old.id)}
+    assert [(key, value["source"]["table_id"]) for key, value, _ in published(pipeline, warehouse, new, 3)] == [({"id": 1}, str(new.id))]
+    assert len(rows(warehouse, "shop__changes.over__000000ab")) == 4
+
+
+class Counting:
+    """A publisher that says how many events it was given."""
+
+    def __init__(self, _: Any) -> None: ...
+
+    def send_all(self, found: Iterator[Any]) -> Iterator[int]:
+        yield sum(1 for _ in found)
+
+
+def test_a_table_that_cannot_be_published_holds_up_no_other(
+    pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "漢" * 36
+    tables = [table(name, number, {"id": "int"}) for number, name in ((40, "fine"), (41, "foreign"), (42, long))]
+    learner = SchemaLearner()
+    for each in tables:
+        learner.apply(create_table(each, THEN))
+    refusals: dict[str, BatchError] = {"foreign": BatchError("somebody else made it")}
+
+    def opened(_: Warehouse, of: Table) -> Changes:
+        if of.name in refusals:
+            raise refusals[of.name]
+        return Changes(spark.range(0), {})
+
+    def records(self: Outbox, of: Table, _: Changes, __: Any, since: int) -> DataFrame:
+        found = [(0, of.name, batch, 1, bytearray(b"k"), bytearray(b"v"), False) for batch in range(since + 1, self.upto + 1)]
+        return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
+
+    monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
+    monkeypatch.setattr(publish, "Publisher", Counting)
+    monkeypatch.setattr(Warehouse, "open_changes", opened)
+    monkeypatch.setattr(Outbox, "_table_records", records)
+    kafka = pipeline.config.kafka
+    assert kafka is not None
+
+    def drained(batch: int) -> Published:
+        return Outbox(pipeline.config, kafka, pipeline.store, spark, batch).drain(everything=False)
+
+    # Kafka allows no topic that would have to be called after the last one.
+    assert drained(1) == Published(batch=1, events=1, waiting={"shop.foreign": 0, f"shop.{long}": 0})
+    refusals.clear()
+    assert drained(2) == Published(batch=2, events=1 + 2, waiting={f"shop.{long}": 0})
+    refusals["foreign"] = BatchError("another driver is at it", retriable=True)
+    with pytest.raises(BatchError, match="another driver"):
+        drained(3)
+    assert read_published(pipeline.store, pipeline.cluster) == Published(batch=2, events=3, waiting={f"shop.{long}": 0})
+
+
 def test_no_rename_gives_a_key_to_another_publisher(pipeline: Pipeline, warehouse: Warehouse) -> None:
     """Who sends an event decides whose progress says that it was sent."""
     columns = {"id": "int", "line": "frozen<map<frozen<place>, double>>", "v": "int"}
@@ -154,8 +258,8 @@ def test_what_was_dropped_does_not_come_back(spark: SparkSession, facts: Any) ->
     schema = schema_of(again)
     write(warehouse, again, 2, insert(again, 2, {"v": "new"}, timestamp=THEN + 100, schema=schema), schema=schema)
     found = {row["id"]: row for row in rows(warehouse, f"shop.{name}")}
-    survives = None if facts == "none" else "old"
-    assert {key: row["v"] for key, row in found.items()} == {1: None, 2: "new", 3: survives}
+    # Where there are no writetimes it is the fold that knows row 1 from row 3, and tells of it with the batch that learns of the drop.
+    assert {key: row["v"] for key, row in found.items()} == {1: "old" if facts == "none" else None, 2: "new", 3: "old"}
     assert found[1]["_it_x27_s"] == "x"
     if facts == "none":
         assert "_writetime" not in found[1]
@@ -172,7 +276,8 @@ def test_what_was_dropped_does_not_come_back(spark: SparkSession, facts: Any) ->
     for _ in range(2):
         warehouse.follow(third, schema_of(third), 3)
     assert {(row["v"], row["_was_1_v"]) for row in rows(warehouse, f"shop.{name}")} == {(None, None)}
-    assert commits(warehouse, f"shop.{name}") == [("1", "rows"), ("2", "dropped"), ("2", "rows"), ("3", "dropped"), ("3", "refill")]
+    told = [("1", "rows"), ("2", "dropped"), ("2", "rows"), ("3", "dropped"), ("3", "refill")]
+    assert commits(warehouse, f"shop.{name}") == [each for each in told if each != ("2", "dropped") or facts != "none"]
     history = sorted((row["batch"], row["ordinal"], row["after"]["_was_1_v"]) for row in rows(warehouse, f"shop__changes.{name}"))
     assert [value for _, _, value in history] == ["old", "old", "old", "new"]
     assert properties(warehouse, f"shop.{name}")["write.merge.mode"] == "copy-on-write"
@@ -180,17 +285,36 @@ def test_what_was_dropped_does_not_come_back(spark: SparkSession, facts: Any) ->
     assert properties(warehouse, f"shop.{name}")["write.merge.mode"] == "merge-on-read"
 
 
-def test_a_table_made_anew_is_empty_until_it_is_written_to(warehouse: Warehouse) -> None:
+def test_a_table_made_anew_is_empty_until_it_is_written_to(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     old = table("anew", 0xABCDEF01 << 96, {"id": "int", "v": "int"})
     new = table("anew", 0x12345678 << 96, {"id": "int", "v": "text"})
     write(warehouse, old, 1, insert(old, 1, {"v": 1}, schema=schema_of(old)), schema=schema_of(old))
     warehouse.follow(new, schema_of(replace(old, dropped=True), new), 2)
     assert rows(warehouse, "shop.anew") == []
     assert [row["v"] for row in rows(warehouse, "shop.anew__abcdef01")] == [1]
+    # Whoever publishes the old one's changes may have looked for them before they move.
+    held = IcebergTable(warehouse.spark, "lake.shop__changes.anew")
+    write(warehouse, new, 3, insert(new, 1, {"v": "x"}, schema=schema_of(new)), schema=schema_of(new))
+    changes = warehouse.open_changes(old)
+    assert changes is not None
+    assert [row["after"]["v"] for row in changes.rows.collect()] == [1]
+    monkeypatch.setattr(warehouse, "changes_of", lambda _: "lake.shop__changes.anew")
+    for name, loads in (("when the name is known", IcebergTable), ("when the table is loaded", lambda *_: held)):
+        monkeypatch.setattr("spark_jobs.warehouse.IcebergTable", loads)
+        with pytest.raises(BatchError, match="another table by now") as raised:
+            warehouse.open_changes(old)
+        assert raised.value.retriable, name
+    monkeypatch.undo()
     # A table that has never had rows gets none: nobody has told of it.
     never = table("never", 33, {"id": "int"})
     warehouse.follow(never, schema_of(never), 2)
     assert not warehouse.spark.catalog.tableExists("lake.shop.never")
+
+
+def of_the_table(op: str, reason: str, at: int) -> dict[str, Any]:
+    """An event without rows."""
+    event = truncation(truncated_at=at, now=NOW, nodes=["host-a"], expected=3, file=None, pos=None)
+    return {**event, "op": op, "reason": reason}
 
 
 def told(spark: SparkSession, of: Table, *found: tuple[dict[str, Any], bool]) -> DataFrame:
