@@ -244,6 +244,14 @@ class IcebergTable:
         transaction.commitTransaction()
         self._spark.catalog.refreshTable(self.name)
 
+    def empty(self, about: Mapping[str, str]) -> None:
+        """Take all rows away. The snapshot's summary tells what it is `about`."""
+        taken = self._table.newDelete().deleteFromRowFilter(self._jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
+        for name, value in about.items():
+            taken.set(name, value)
+        taken.commit()
+        self._spark.catalog.refreshTable(self.name)
+
     def _update(self, transaction: Any, calls: Sequence[tuple[Any, ...]]) -> None:
         if calls:
             update = transaction.updateSchema()

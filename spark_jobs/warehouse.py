@@ -199,6 +199,14 @@ class Warehouse:
         """Of a table that was truncated: the rows that the batch's events leave take the place of all that were there, in one commit."""
         self._write_current(table, schema, events, batch, anew=True)
 
+    def empty_current(self, table: Table, batch: int) -> None:
+        """Of a table that was dropped: take its current rows away, if it has any. Iceberg's snapshots keep what they were."""
+        with self._fenced(batch):
+            _, held = self._place(to_namespace(table.keyspace), table, batch)
+            seen, done = (None, True) if held is None else self._look_at(held, batch)
+            if held is not None and seen is not None and not done:
+                held.empty(_snapshot_properties(batch, "rows"))
+
     def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
         with self._fenced(batch):
             shape = RowShape.of(table, schema)

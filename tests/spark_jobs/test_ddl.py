@@ -342,6 +342,26 @@ def test_a_truncate_takes_all_rows_in_one_commit_and_is_one_event(pipeline: Pipe
     assert (value["source"]["reason"], value["source"]["sequence"], value["source"]["ts_micro"]) == ("truncate", [2, 1], THEN + 5)
 
 
+def test_the_rows_of_a_dropped_table_go_whatever_its_name_is_by_now(warehouse: Warehouse) -> None:
+    old = table("emptied", 0xABCDEF02 << 96, {"id": "int", "v": "int"})
+    new = table("emptied", 0x12345679 << 96, {"id": "int", "v": "text"})
+    write(warehouse, old, 1, *(insert(old, key, {"v": key}, schema=schema_of(old)) for key in (1, 2)), schema=schema_of(old))
+    gone = replace(old, dropped=True)
+    for _ in range(2):
+        warehouse.empty_current(gone, 2)
+    assert rows(warehouse, "shop.emptied") == []
+    assert commits(warehouse, "shop.emptied") == [("1", "rows"), ("2", "rows")]
+    assert len(rows(warehouse, "shop__changes.emptied")) == 2
+    both = schema_of(gone, new)
+    write(warehouse, new, 3, insert(new, 1, {"v": "text"}, schema=both), schema=both)
+    warehouse.empty_current(gone, 4)
+    assert commits(warehouse, "shop.emptied__abcdef02")[2:] == [("4", "rows")]
+    assert [row["v"] for row in rows(warehouse, "shop.emptied")] == ["text"]
+    # One that never had rows has nothing to lose, and gets no table.
+    warehouse.empty_current(replace(table("never_was", 36, {"id": "int"}), dropped=True), 4)
+    assert not warehouse.spark.catalog.tableExists("lake.shop.never_was")
+
+
 def test_a_delete_of_many_rows_as_one_event(pipeline: Pipeline, warehouse: Warehouse) -> None:
     ranged = table("ranged", 35, {"id": "int", "line": "int", "v": "text"}, clustering=1)
     schema = schema_of(ranged)
