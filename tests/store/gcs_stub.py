@@ -45,7 +45,11 @@ class Held:
 
 @dataclass
 class Stub:
-    """The server's memory. `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds."""
+    """The server's memory.
+
+    `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch` is told of each request
+    before it is answered.
+    """
 
     url: str = ""
     objects: dict[str, Held] = field(default_factory=dict)
@@ -54,6 +58,7 @@ class Stub:
     lose_answers: int = 0
     lie_about_crc: bool = False
     requests: int = 0
+    watch: Callable[[str], None] = lambda _: None
     lock: Any = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1_700_000_000_000_000))
 
@@ -143,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self.query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
         self.memory.requests += 1
+        self.memory.watch(f"{self.command} {self.path}")
         try:
             if self.memory.faults:
                 raise Refused(self.memory.faults.pop(0), "a fault on request")
@@ -211,10 +217,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _chunk(self, number: str) -> tuple[int, bytes, dict[str, str]]:
         properties, query, data = self.memory.uploads[number]
-        data += self.body
-        if self.headers["Content-Range"].endswith(f"/{len(data)}"):
-            return self._json(self.memory.store(properties, query, bytes(data)))
-        return 308, b"", {"Range": f"bytes=0-{len(data) - 1}"}
+        sent = self.headers["Content-Range"]
+        if begin := re.match(r"bytes (\d+)-", sent):
+            if int(begin[1]) != len(data):
+                raise Refused(400, "not where the upload stopped")
+            data += self.body
+            if sent.endswith(f"/{len(data)}"):
+                return self._json(self.memory.store(properties, query, bytes(data)))
+        # Otherwise it was the question how much has come.
+        return 308, b"", {"Range": f"bytes=0-{len(data) - 1}"} if data else {}
 
     def _rewrite(self, source: str, target: str) -> tuple[int, bytes, dict[str, str]]:
         with self.memory.lock:

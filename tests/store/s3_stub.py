@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import itertools
 import re
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,8 +67,9 @@ class Upload:
 class Stub:
     """The server's memory.
 
-    `faults` are (status, code) for the next requests, of those whose method is in `only`; `lose_answers` drops the answers to so many
-    writes that were done; `truncate` breaks off so many downloads; `lie_about_crc` falsifies what it says it holds.
+    `watch` is told of each request before it is answered. `faults` are (status, code) for the next requests, of those whose method is in
+    `only`; `lose_answers` drops the answers to so many writes that were done; `truncate` breaks off so many downloads; `lie_about_crc`
+    falsifies what it says it holds.
     """
 
     url: str = ""
@@ -79,6 +81,7 @@ class Stub:
     truncate: int = 0
     lie_about_crc: bool = False
     requests: list[str] = field(default_factory=list)
+    watch: Callable[[str], None] = lambda _: None
     lock: Any = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -108,7 +111,7 @@ def crc32c(data: bytes) -> str:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Stub]:
+def running(tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
     """A stub on a free loopback port, with one bucket named `bucket`."""
     stub = Stub()
 
@@ -116,7 +119,9 @@ def running() -> Iterator[Stub]:
         memory = stub
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    stub.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    stub.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -162,6 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, route: Any) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.memory.requests.append(f"{self.command} {self.path}")
+        self.memory.watch(self.memory.requests[-1])
         try:
             if self.memory.faults and self.command in self.memory.only:
                 raise Refused(*self.memory.faults.pop(0))

@@ -1,0 +1,394 @@
+"""What is particular to S3: addresses, faults, lost answers, lies, objects that came another way, and what an error says. Over the stub."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.retries import standard
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests import s3_server
+from tests.store import s3_stub
+from tests.store.s3_stub import Held, Stub
+from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from writetime.store import open_store, s3
+from writetime.store.checksum import crc32c
+from writetime.store.s3 import S3Store
+
+PART = 1 << 16
+BIG = b"0123456789abcdef" * (PART // 16 * 3) + b"end"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts, and no waiting between attempts."""
+    for name in ("_ONE_REQUEST", "_PART", "_COPIED_PART"):
+        monkeypatch.setattr(s3, name, PART)
+    monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0.0)
+
+
+@pytest.fixture
+def store(s3_memory: Stub) -> S3Store:
+    return S3Store(f"s3://{s3_stub.BUCKET}")
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://", "s3:///prefix", "s3+https://host", "s3+https://host/", "s3://user:word@bucket", "s3://bucket?x=y", "s3://b--use1-az4--x-s3"],
+)
+def test_urls_that_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(url)
+    assert "word" not in str(caught.value)
+
+
+def test_a_url_can_name_the_service(s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    store = open_store(f"{s3_memory.url.replace('http', 's3+http')}/{s3_stub.BUCKET}/some/place/")
+    store.put("a", b"1")
+    assert list(s3_memory.objects) == ["some/place/a"]
+    assert open_store(store.url).read("a") == b"1"
+
+
+def test_tls_is_what_is_meant_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.into_environment(monkeypatch, "minio.example:9000", "any", "any")
+    assert S3Store("s3://bucket")._client.meta.endpoint_url == "https://minio.example:9000"
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    assert S3Store("s3://bucket")._client.meta.endpoint_url.startswith("https://s3.")
+
+
+def test_a_prefix_keeps_stores_apart(s3_memory: Stub) -> None:
+    one, two = S3Store("s3://bucket/one"), S3Store("s3://bucket/one/two/")
+    two.put("x", b"2")
+    assert [info.name for info in one.list()] == ["two/x"]
+    assert [info.name for info in two.list()] == ["x"]
+    assert list(s3_memory.objects) == ["one/two/x"]
+
+
+def certificate(folder: Path) -> Path:
+    """A key and a certificate of its own for 127.0.0.1, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, *form) + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def test_who_the_service_is_has_to_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    with s3_stub.running(context) as stub:
+        s3_server.into_environment(monkeypatch, stub.url, "any", "any")
+        with pytest.raises(StoreError, match="AWS_CA_BUNDLE") as caught:
+            S3Store("s3://bucket").head("a")
+        assert not caught.value.retriable
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(pem))
+        assert S3Store("s3://bucket").put("a", BIG).size == len(BIG)
+        assert stub.url.startswith("https://")
+
+
+# --- faults
+
+EVERY_CALL: dict[str, Callable[[S3Store], Any]] = {
+    "put": lambda store: store.put("a", b"1"),
+    "put in parts": lambda store: store.put("a", BIG),
+    "read": lambda store: store.read("a"),
+    "head": lambda store: store.head("a"),
+    "list": lambda store: list(store.list()),
+    "copy": lambda store: store.copy("a", "b"),
+    "delete": lambda store: store.delete("a"),
+}
+
+
+PASSING = [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests"), (504, "")]
+
+
+@pytest.mark.parametrize(("status", "code"), PASSING)
+def test_passing_faults_are_ridden_out(store: S3Store, s3_memory: Stub, status: int, code: str) -> None:
+    for call in EVERY_CALL.values():
+        store.put("a", b"1")
+        s3_memory.faults[:] = [(status, code)] * (s3._ATTEMPTS - 1)
+        call(store)
+        assert not s3_memory.faults
+        s3_memory.objects.pop("b", None)
+
+
+@pytest.mark.parametrize(("status", "code"), PASSING)
+def test_a_lasting_fault_is_retriable(store: S3Store, s3_memory: Stub, status: int, code: str) -> None:
+    store.put("a", b"1")
+    for call in EVERY_CALL.values():
+        s3_memory.faults[:] = [(status, code)] * 100
+        with pytest.raises(StoreUnavailable) as caught:
+            call(store)
+        assert caught.value.retriable
+        assert caught.value.operation
+
+
+# What a look at an object ends in has no body, and so no code.
+@pytest.mark.parametrize(
+    ("status", "code", "hint", "hint_of_looks"),
+    [
+        (400, "ExpiredToken", "Renew the credentials", "Renew the credentials"),
+        (403, "ExpiredToken", "Renew the credentials", "ListBucket"),
+        (403, "AccessDenied", "ListBucket", "ListBucket"),
+        (403, "InvalidAccessKeyId", "Renew the credentials", "ListBucket"),
+        (403, "RequestTimeTooSkewed", "Set this machine's clock", "ListBucket"),
+        (501, "NotImplemented", "lacks something", "lacks something"),
+    ],
+)
+def test_what_a_person_has_to_settle_is_not_retriable(
+    store: S3Store, s3_memory: Stub, status: int, code: str, hint: str, hint_of_looks: str
+) -> None:
+    store.put("a", b"1")
+    for name, call in EVERY_CALL.items():
+        s3_memory.faults[:] = [(status, code)] * 100
+        with pytest.raises(StoreError, match=hint_of_looks if name in ("head", "copy", "delete") else hint) as caught:
+            call(store)
+        assert not caught.value.retriable
+        assert not isinstance(caught.value, ObjectNotFound)
+
+
+@pytest.mark.usefixtures("s3_memory")
+def test_a_missing_bucket_is_no_absence() -> None:
+    store = S3Store("s3://another")
+    for call in EVERY_CALL.values():
+        with pytest.raises(StoreError, match="no such bucket") as caught:
+            call(store)
+        assert not isinstance(caught.value, ObjectNotFound)
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.into_environment(monkeypatch, "http://127.0.0.1:9", "any", "any")
+    with pytest.raises(StoreUnavailable):
+        S3Store("s3://bucket").head("a")
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.into_environment(monkeypatch, "http://127.0.0.1:9", "any", "any")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(StoreError, match="AWS_ACCESS_KEY_ID") as caught:
+        S3Store("s3://bucket").head("a")
+    assert not caught.value.retriable
+
+
+def test_a_download_that_breaks_off_is_begun_again(store: S3Store, s3_memory: Stub) -> None:
+    store.put("a", BIG)
+    s3_memory.truncate = 2
+    assert store.read("a") == BIG
+    s3_memory.truncate = 100
+    with pytest.raises(StoreUnavailable):
+        store.read("a")
+    with pytest.raises(StoreUnavailable):
+        store.read("a", start=5, end=500)
+
+
+# --- answers that are lost
+
+
+@pytest.mark.parametrize("data", [b"1", BIG], ids=["at once", "in parts"])
+def test_a_write_whose_answer_was_lost_has_succeeded(store: S3Store, s3_memory: Stub, data: bytes) -> None:
+    s3_memory.lose_answers = 1
+    first = store.put("a", data, if_generation=0, metadata={"n": "1"})
+    s3_memory.lose_answers = 1
+    second = store.put("a", data, if_generation=first.generation, metadata={"n": "2"})
+    assert s3_memory.lose_answers == 0
+    assert (store.head("a"), store.read("a")) == (second, data)
+    assert first.generation != second.generation
+    assert not s3_memory.uploads
+
+
+@pytest.mark.parametrize("data", [b"1", BIG], ids=["at once", "in parts"])
+def test_all_answers_are_lost(store: S3Store, s3_memory: Stub, data: bytes) -> None:
+    """The object is there, whole: who asks again is told so."""
+    s3_memory.lose_answers = 1
+    s3_memory.only, s3_memory.faults = {"HEAD"}, [(503, "SlowDown")] * 100
+    with pytest.raises(StoreUnavailable):
+        store.put("a", data, if_generation=0)
+    s3_memory.faults.clear()
+    s3_memory.lose_answers = 0
+    with pytest.raises(PreconditionFailed):
+        store.put("a", data, if_generation=0)
+    assert store.read("a") == data
+
+
+def test_a_conflict_leaves_it_open_who_wins(store: S3Store, s3_memory: Stub) -> None:
+    s3_memory.only, s3_memory.faults = {"PUT"}, [(409, "ConditionalRequestConflict")]
+    with pytest.raises(StoreUnavailable):
+        store.put("a", b"1", if_generation=0)
+    before = store.put("a", b"1", if_generation=0)
+    s3_memory.faults = [(409, "ConditionalRequestConflict")]
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"2", if_generation=0)
+    assert store.head("a") == before
+
+
+def test_a_deletion_takes_only_what_was_looked_at(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = store.put("a", b"1")
+    real: Callable[..., Any] = S3Store._look
+
+    def overtaken(self: S3Store, name: str, operation: str) -> Any:
+        found = real(self, name, operation)
+        if operation.startswith("delete") and found.info == first:
+            S3Store(self.url).put("a", b"2")
+        return found
+
+    monkeypatch.setattr(S3Store, "_look", overtaken)
+    with pytest.raises(PreconditionFailed):
+        store.delete("a", if_generation=first.generation)
+    assert s3_memory.objects["a"].data == b"2"
+
+
+# --- uploads that break off
+
+
+def test_an_upload_that_fails_is_called_off(store: S3Store, s3_memory: Stub, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(BIG)
+    s3_memory.only, s3_memory.faults = {"PUT"}, [(403, "AccessDenied")]
+    with pytest.raises(StoreError, match="ListBucket"):
+        store.put("a", path)
+    assert (s3_memory.objects, s3_memory.uploads) == ({}, {})
+    assert store.put("a", path, if_generation=0).crc32c == crc32c(BIG)
+
+
+def test_an_upload_that_somebody_calls_off_can_be_made_again(store: S3Store, s3_memory: Stub) -> None:
+    s3_memory.only, s3_memory.faults = {"PUT"}, [(404, "NoSuchUpload")]
+    with pytest.raises(StoreUnavailable):
+        store.put("a", BIG)
+    assert store.put("a", BIG, if_generation=0).size == len(BIG)
+
+
+def test_many_parts_are_larger_ones(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_MOST_PARTS", 2)
+    assert store.put("a", BIG).size == len(BIG)
+    assert s3_memory.objects["a"].parts == 2
+
+
+# --- lies, and objects that came another way
+
+
+@pytest.mark.parametrize("data", [b"1", BIG], ids=["at once", "in parts"])
+def test_a_store_that_holds_other_bytes(store: S3Store, s3_memory: Stub, data: bytes) -> None:
+    s3_memory.lie_about_crc = True
+    with pytest.raises(ChecksumMismatch):
+        store.put("a", data)
+    assert "a" in s3_memory.objects
+
+
+@pytest.mark.parametrize("size", [5, len(BIG)])
+def test_a_file_that_changes_between_checksum_and_upload(
+    store: S3Store, s3_memory: Stub, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * size)
+    measured = s3.crc32c_of(path)
+    monkeypatch.setattr(s3, "crc32c_of", lambda _: measured)
+    for changed in (b"y" * size, b"x" * (size - 1), b"x" * (size + 1)):
+        path.write_bytes(changed)
+        with pytest.raises(ChecksumMismatch):
+            store.put("a", path)
+        assert (s3_memory.objects, s3_memory.uploads) == ({}, {})
+
+
+def test_a_damaged_download(store: S3Store, s3_memory: Stub) -> None:
+    store.put("a", b"hello")
+    s3_memory.lie_about_crc = True
+    with pytest.raises(ChecksumMismatch):
+        store.read("a")
+
+
+@pytest.mark.parametrize("crc", [None, "AAAAAA==-2"], ids=["none", "of its parts"])
+def test_the_checksum_of_an_object_that_came_another_way(store: S3Store, s3_memory: Stub, crc: str | None) -> None:
+    s3_memory.objects["by/hand"] = Held(BIG, {"note": "100%25"}, crc)
+    info = store.head("by/hand")
+    assert info is not None
+    assert (info.size, info.crc32c, info.metadata) == (len(BIG), crc32c(BIG), {"note": "100%25"})
+    assert list(store.list()) == [info]
+    assert store.read("by/hand", generation=info.generation) == BIG
+    assert store.copy("by/hand", "copied").crc32c == info.crc32c
+    with pytest.raises(PreconditionFailed):
+        store.put("by/hand", b"", if_generation=info.generation + 1)
+    assert store.put("by/hand", b"x", if_generation=info.generation).generation != info.generation
+    with pytest.raises(ObjectNotFound):
+        store.read("by/hand", generation=info.generation)
+
+
+def test_repair_by_hand_is_another_generation(store: S3Store, s3_memory: Stub) -> None:
+    before = store.put("a", b"damaged")
+    s3_memory.objects["a"] = Held(b"repaired", {})
+    after = store.head("a")
+    assert after is not None
+    assert after.generation != before.generation
+    s3_memory.objects["a"].at += 1
+    assert store.head("a") != after
+
+
+def test_placeholders_of_folders_are_no_objects(store: S3Store, s3_memory: Stub) -> None:
+    store.put("a/b", b"")
+    s3_memory.objects["a/"] = s3_memory.objects["a/b"]
+    assert [info.name for info in store.list()] == ["a/b"]
+
+
+def test_what_vanishes_while_it_is_listed_is_left_out(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        store.put(name, b"")
+    real: Callable[..., Any] = S3Store._look
+
+    def late(self: S3Store, name: str, operation: str) -> Any:
+        if name == "b":
+            s3_memory.objects.pop("b", None)
+        return real(self, name, operation)
+
+    monkeypatch.setattr(S3Store, "_look", late)
+    assert [info.name for info in store.list()] == ["a", "c"]
+
+
+def test_metadata_come_back_as_they_were(store: S3Store) -> None:
+    metadata = {
+        "Upper.case": " ü two  blanks ",
+        "per%cent": "100%25",
+        "empty": "",
+        "zeile": "a\r\nb: c",
+        "sealed_at": "2026-01-01T00:00:00+00:00",
+    }
+    assert store.put("a", b"", metadata=metadata).metadata == metadata
+
+
+def test_listing_is_lazy(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_LOOKS", 1)
+    for number in range(20):
+        store.put(f"{number:02d}", b"")
+    s3_memory.requests.clear()
+    listing = store.list()
+    next(listing)
+    assert sum(request.startswith("GET /bucket?") for request in s3_memory.requests) == 2
+    assert len(list(listing)) == 19
