@@ -48,14 +48,16 @@ def client_options(kafka: KafkaConfig) -> dict[str, Any]:
     return {"bootstrap.servers": kafka.bootstrap_servers, **shared}
 
 
-def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> None:
-    """Create the topics that are missing; those that exist keep their settings."""
+def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishError]:
+    """Create the topics that are missing; those that exist keep their settings. Returns those that Kafka does not make, and why."""
     admin = AdminClient(client_options(kafka))
     try:
         present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     except KafkaException as error:
         raise _failure("list the topics", kafka.bootstrap_servers, error) from error
-    wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor) for topic in topics if topic not in present]
+    refused = clashes(present, topics)
+    missing = [topic for topic in topics if topic not in present and topic not in refused]
+    wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor) for topic in missing]
     progress = progress_topic(kafka.topic_prefix)
     if progress not in present:
         wanted.append(NewTopic(progress, kafka.publishers, kafka.replication_factor, config={"cleanup.policy": "compact"}))
@@ -66,28 +68,31 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> None:
             obj=progress,
             hint=f"Set `kafka.publishers` to {partitions}: who has sent which key's events is kept there.",
         )
-    if not wanted:
-        return
-    refuse_clashes(present, [topic.topic for topic in wanted])
-    for topic, future in admin.create_topics(wanted).items():
+    for topic, future in admin.create_topics(wanted).items() if wanted else ():
         try:
             future.result(timeout=_TIMEOUT_SECONDS)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise _failure("create a topic", topic, error) from error
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                continue
+            refused[topic] = _failure("create a topic", topic, error)
+            if topic == progress:
+                raise refused[topic] from error
+    return refused
 
 
-def refuse_clashes(present: Iterable[str], wanted: Iterable[str]) -> None:
-    """PublishError if Kafka would not make one of the topics because of another: better before any is made than half-way."""
-    new = set(wanted)
-    for clash in topic_clashes([*present, *new]):
-        if new & set(clash):
-            raise PublishError(
-                f"Kafka makes only one of {' and '.join(clash)}: `.` and `_` are one in the names of its metrics",
-                operation="create a topic",
-                obj=min(new & set(clash)),
-                hint="Give one of the keyspaces a pipeline with a topic prefix of its own.",
-            )
+def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:
+    """The wanted topics that Kafka would not make because of another, be it present or wanted, too."""
+    new = set(wanted).difference(present)
+    return {
+        topic: PublishError(
+            f"Kafka makes only one of {' and '.join(clash)}: `.` and `_` are one in the names of its metrics",
+            operation="create a topic",
+            obj=topic,
+            hint="Give one of the keyspaces a pipeline with a topic prefix of its own.",
+        )
+        for clash in topic_clashes([*present, *new])
+        for topic in sorted(new & set(clash))
+    }
 
 
 @dataclass(frozen=True)

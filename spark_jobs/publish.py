@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
@@ -54,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("publishing failed", **error.as_dict())
         print(f"publishing failed: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(f"published {published.events} events, up to batch {published.batch}")  # noqa: T201
+    waiting = "".join(f"; {name} only up to {batch}, see the log" for name, batch in published.waiting.items())
+    print(f"published {published.events} events, up to batch {published.batch}{waiting}")  # noqa: T201
     return 0
 
 
@@ -84,32 +86,53 @@ class Outbox:
         self.upto = upto
 
     def drain(self, *, everything: bool) -> Published:
-        """Send what is not in Kafka yet. `everything` disregards the note of how far publishing is known to be."""
+        """Send what is not in Kafka yet. `everything` disregards the note of how far publishing is known to be.
+
+        What cannot be sent holds up nothing else. If it may go out later by itself, its error is raised when the rest is out."""
         cluster = self.config.cluster.name
-        hint = None if everything else read_published(self.store, cluster)
-        records = self._records(hint.batch if hint else 0)
+        known = (None if everything else read_published(self.store, cluster)) or Published(batch=0, events=0)
+        records, refused = self._records(known)
         sent = 0
         if records is not None:
             publisher = Publisher(self.kafka)
             sent = sum(records.rdd.mapPartitions(publisher.send_all).collect())
-        published = Published(batch=self.upto, events=sent)
+        for name, error in refused.items():
+            log.error("table not published", table=name, **error.as_dict())
+            if error.retriable:
+                raise error
+        published = Published(batch=self.upto, events=sent, waiting={name: known.sent(name) for name in sorted(refused)})
         write_published(self.store, cluster, published)
         return published
 
-    def _records(self, since: int) -> DataFrame | None:
-        """Kafka records of the batches after `since`, each publisher's share in one partition, in the order they have to go."""
+    def _records(self, known: Published) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
+        """Kafka records of the batches that are not known to be sent, each publisher's share in one partition, in the order they have to
+        go; and what cannot be sent, by the table's full name. All lives of a name are one topic: none goes ahead of another."""
         learner = read_schema(self.store, self.config.cluster.name, self.upto)
         schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
-        captured = (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables)
-        changes = [(table, found) for table in captured if (found := warehouse.open_changes(table))]
-        if not changes:
-            return None
-        ensure_topics(self.kafka, sorted({self._topic(table) for table, _ in changes}))
-        parts = [self._table_records(table, found, addresses, since) for table, found in changes]
+        found: dict[str, list[tuple[Table, Changes]]] = defaultdict(list)
+        refused: dict[str, WritetimeError] = {}
+        topics: dict[str, str] = {}
+        for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
+            try:
+                if changes := warehouse.open_changes(table):
+                    topics[table.full_name] = self._topic(table)
+                    found[table.full_name].append((table, changes))
+            except WritetimeError as error:
+                refused[table.full_name] = error
+        unmade = ensure_topics(self.kafka, sorted({topics[name] for name in found if name not in refused}))
+        refused |= {name: unmade[topic] for name, topic in topics.items() if topic in unmade}
+        parts = [
+            self._table_records(table, changes, addresses, known.sent(name))
+            for name, lives in found.items()
+            for table, changes in lives
+            if name not in refused
+        ]
+        if not parts:
+            return None, refused
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
-        return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal")
+        return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal"), refused
 
     def _table_records(self, table: Table, changes: Changes, addresses: Mapping[str, str], since: int) -> DataFrame:
         about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
@@ -118,6 +141,10 @@ class Outbox:
         # progress is another.
         share = F.pmod(F.xxhash64(_hashable(F.col("key"), changes.rows.schema["key"].dataType)), F.lit(self.kafka.publishers))
         rows = changes.rows.filter(mine).withColumn("publisher", share.cast("int"))
+        if table.dropped:
+            # What comes in of a life after its DROP was told is history: by then the topic may be another life's.
+            end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
+            rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
         return rows.mapInArrow(_encoder(changes.versions, self._topic(table), about), schema=from_arrow_schema(RECORDS))
 
     def _topic(self, table: Table) -> str:

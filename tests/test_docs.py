@@ -95,6 +95,7 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
         "processed_at": 1777894200_000000,
         "changed": ["status"],
         "changed_elements": "{}",
+        "table_id": "5a1c395e-b41f-11e5-9f22-ba0be0483c18",
         "schema_version": "6fb32a4c9e0d1b57",
         "bounds": None,
         "nodes": ["a", "b", "c"],

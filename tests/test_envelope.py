@@ -98,6 +98,7 @@ SHAPE = pa.schema(
         ("changed_elements", pa.string()),
         ("schema_version", pa.string()),
         ("bounds", BOUNDS),
+        ("table_id", pa.string()),
     ]
 )
 STORED_ROW = pa.struct([("id", pa.int32()), ("gone", pa.string()), ("__x4e_ame", pa.string())])
@@ -122,6 +123,7 @@ CHANGE = {
     "changed_elements": '{"tags":{"added":["x"],"removed":[]}}',
     "schema_version": "0123456789abcdef",
     "bounds": None,
+    "table_id": "00000000-0000-0000-0000-000000000001",
 }
 
 
@@ -141,6 +143,7 @@ def test_the_envelope() -> None:
             "cluster": "ring",
             "keyspace": "shop",
             "table": "orders",
+            "table_id": "00000000-0000-0000-0000-000000000001",
             "hostname": "10.0.0.1",
             "nodes": ["10.0.0.1", "host-b"],
             "replicas_seen": 2,

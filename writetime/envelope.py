@@ -3,13 +3,13 @@
 Input is a row of a changes table (`rows_of`); output are JSON-ready values for the record's key and value. Knows no Kafka and no Spark.
 
 The key is the full primary key. Static content that stands alone has null for the clustering columns, and so has a delete of many rows that
-is told as one event. A truncate has no key.
+is told as one event. A truncate and a drop of the table have no key.
 
-Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated), `ts_ms` (when it was
-processed), `changed` (columns), `changed_elements` (by column, what changed within collections), `source` {version, connector, cluster,
-keyspace, table, hostname, nodes, replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot, reason,
-schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end, end_inclusive}, start and end by
-clustering column, null where the bound says nothing of it.
+Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated or dropped), `ts_ms` (when it
+was processed), `changed` (columns), `changed_elements` (by column, what changed within collections), `source` {version, connector, cluster,
+keyspace, table, table_id, hostname, nodes, replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot,
+reason, schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end, end_inclusive}, start and end
+by clustering column, null where the bound says nothing of it.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class Shape:
                 "cluster": about.cluster,
                 "keyspace": about.keyspace,
                 "table": about.table,
+                "table_id": row["table_id"],
                 "hostname": nodes[0] if nodes else None,
                 "nodes": nodes,
                 "replicas_seen": len(nodes),

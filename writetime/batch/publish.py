@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from writetime import names
 from writetime.batch.documents import Document
 from writetime.batch.plan import history
@@ -9,10 +11,16 @@ from writetime.store import Store
 
 
 class Published(Document):
-    """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run."""
+    """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run. Of tables in `waiting`, by full name, only
+    those of the batches up to the one noted there are: they could not be sent."""
 
     batch: int
     events: int
+    waiting: dict[str, int] = Field(default_factory=dict)
+
+    def sent(self, table: str) -> int:
+        """The last batch all of whose events of the table are in Kafka."""
+        return self.waiting.get(table, self.batch)
 
 
 def read_published(store: Store, cluster: str) -> Published | None:
