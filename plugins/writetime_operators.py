@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
 from writetime.batch.documents import Manifest
-from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay, read_sealed
+from writetime.batch.plan import checked_clock, plan_ingest, plan_maintain, plan_replay, read_sealed
 from writetime.batch.publish import publish_due
 from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
@@ -56,7 +56,8 @@ def planned(plan: Callable[..., Manifest | None], nothing: str) -> Manifest:
     """What `plan` gives for the pipeline as of now; skips what follows, with `nothing` for the reason, when there is nothing to do."""
     config, store = pipeline()
     try:
-        manifest = plan(store, config.cluster.name, now=datetime.now(UTC))
+        cluster = config.cluster.name
+        manifest = plan(store, cluster, now=checked_clock(store, cluster, datetime.now(UTC)))
     except WritetimeError as error:
         raise failure(error) from error
     if manifest is None:

@@ -5,6 +5,7 @@
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
+    clock/<cluster>                                                       written to see what time the store has
     published/<cluster>.json                                              how far publishing is known to be
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
@@ -166,6 +167,10 @@ def batch_folder(cluster: str, number: int) -> str:
 def batch_object(cluster: str, number: int, what: str) -> str:
     """`what` is manifest, schema, local, sealed or archived."""
     return f"{batch_folder(cluster, number)}/{what}.json"
+
+
+def clock(cluster: str) -> str:
+    return f"clock/{part(cluster)}"
 
 
 def published(cluster: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
-from writetime.batch.plan import EXPIRY_PAUSE, history, plan_ingest, plan_maintain, plan_replay, read_manifest
+from writetime.batch.plan import EXPIRY_PAUSE, checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_manifest
 from writetime.batch.publish import Published, publish_due, write_published
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.store import open_store
@@ -329,6 +329,17 @@ def test_time_does_not_run_backwards(store: LocalStore) -> None:
     second = plan_ingest(store, CLUSTER, now=NOW - timedelta(hours=1))
     assert second is not None
     assert second.now == first.now
+
+
+def test_a_clock_that_is_far_ahead_of_the_stores_is_refused(store: LocalStore) -> None:
+    """All that expires until then would be told as gone, and a batch's clock never goes back."""
+    stored = store.put("any", b"").created
+    for good in (timedelta(days=-400), timedelta(hours=-1), timedelta(0), timedelta(hours=23)):
+        assert checked_clock(store, CLUSTER, stored + good) == stored + good
+    with pytest.raises(BatchError, match=r"this machine's clock says .*, the bucket's .*Set the clock") as raised:
+        checked_clock(store, CLUSTER, stored + timedelta(days=365))
+    assert not raised.value.retriable
+    assert history(store, CLUSTER).last == 0
 
 
 def test_a_batch_tells_what_expired_since_the_one_before(store: LocalStore) -> None:

@@ -21,6 +21,7 @@ from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFai
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 
+CLOCK_AHEAD: Final = timedelta(days=1)
 _LISTED: Final = 64
 """Batches that are listed to find the last one."""
 EXPIRY_PAUSE: Final = 60
@@ -87,6 +88,19 @@ def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
     except PreconditionFailed:
         return Sealed.model_validate_json(store.read(name))
     return sealed
+
+
+def checked_clock(store: Store, cluster: str, now: datetime) -> datetime:
+    """`now`, as this machine has it, if a batch may go by it. BatchError if it is far ahead of the store's clock."""
+    stored = store.put(names.clock(cluster), f"{now.isoformat()}\n".encode()).created
+    if now - stored <= CLOCK_AHEAD:
+        return now
+    raise BatchError(
+        f"this machine's clock says {now:%Y-%m-%dT%H:%M:%SZ}, the bucket's {stored:%Y-%m-%dT%H:%M:%SZ}",
+        operation="plan a batch",
+        obj=cluster,
+        hint="Set the clock. A batch's clock never goes back: what expires until then would be told as gone for good.",
+    )
 
 
 def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000) -> Manifest | None:
