@@ -18,6 +18,7 @@ Credentials come from the environment or from what the machine is attached to, n
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import itertools
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+import botocore.loaders
 import botocore.session
 from botocore import exceptions as boto
 from botocore.config import Config
@@ -352,6 +354,7 @@ class S3Store:
     def _client(self) -> Any:
         if self._client_or_none is None:
             session = botocore.session.get_session()
+            session.register_component("data_loader", _models())
             self._client_or_none = session.create_client(
                 "s3",
                 endpoint_url=self._endpoint,
@@ -377,6 +380,12 @@ class S3Store:
             yield
         except _RAISED as error:
             raise _translate(error, operation, f"{self.url}/{name}") from error
+
+
+@functools.cache
+def _models() -> Any:
+    """The library's description of the service, read once a process: it is most of what making a client costs, in time and memory."""
+    return botocore.loaders.create_loader()
 
 
 def _endpoint() -> str | None:
