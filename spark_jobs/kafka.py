@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any
 
@@ -96,13 +96,21 @@ def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishE
 
 
 @dataclass(frozen=True)
+class Sent:
+    """How many events a publisher sent, and, by topic, why it could not go on there."""
+
+    events: int
+    stuck: dict[str, PublishError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Publisher:
     """Sends the shares of one or more publishers; travels to the executors, hence holds configuration only."""
 
     kafka: KafkaConfig
 
-    def send_all(self, rows: Iterable[Any]) -> Iterator[int]:
-        """Rows of RECORDS with `publisher`, each publisher's in one run and in order. Yields how many events each run sent."""
+    def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
+        """Rows of RECORDS, each publisher's in one run and in order. Yields what became of each run."""
         for publisher, run in groupby(rows, key=lambda row: row.publisher):
             try:
                 yield self._send(publisher, run)
@@ -129,17 +137,20 @@ class Publisher:
         producer.init_transactions(_TIMEOUT_SECONDS)
         return producer
 
-    def _send(self, publisher: int, rows: Iterable[Any]) -> int:
+    def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
         done = read_progress(self.kafka, publisher)
-        new = (row for row in rows if (row.batch, row.ordinal) > done.get(row.topic, (0, 0)))
-        sent = 0
+        stuck: dict[str, PublishError] = {}
+        new = (row for row in rows if row.topic not in stuck and (row.batch, row.ordinal) > done.get(row.topic, (0, 0)))
+        events = 0
         while chunk := list(islice(new, _EVENTS_PER_TRANSACTION)):
-            self._send_chunk(producer, publisher, chunk)
-            sent += len(chunk)
-        return sent
+            events += self._send_chunk(producer, publisher, chunk, stuck)
+        return Sent(events, stuck)
 
-    def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any]) -> None:
+    def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
+        """Send the rows in one transaction; how many went. A topic with an event that is too large goes no further, and is put to
+        `stuck`."""
+        sent = 0
         producer.begin_transaction()
         failed: list[KafkaError] = []
 
@@ -149,10 +160,16 @@ class Publisher:
 
         reached: dict[str, Position] = {}
         for row in rows:
+            if row.topic in stuck:
+                continue
             try:
                 _produce(producer, row.topic, row.key, row.value, delivered)
             except KafkaException as error:
-                raise _too_large(row, error) or error from error
+                if (refused := _too_large(row, error)) is None:
+                    raise
+                stuck[row.topic] = refused
+                continue
+            sent += 1
             if row.deletes and self.kafka.tombstones_on_delete:
                 _produce(producer, row.topic, row.key, None, delivered)
             reached[row.topic] = (row.batch, row.ordinal)
@@ -164,6 +181,7 @@ class Publisher:
             producer.abort_transaction(_TIMEOUT_SECONDS)
             raise KafkaException(failed[0])
         producer.commit_transaction(_TIMEOUT_SECONDS)
+        return sent
 
 
 def _produce(producer: Producer, topic: str, key: bytes | None, value: bytes | None, delivered: Any, partition: int = _BY_KEY) -> None:

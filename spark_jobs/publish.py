@@ -31,6 +31,7 @@ from writetime import envelope
 from writetime.batch.plan import history, read_manifest, read_schema
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
+from writetime.cql.names import from_topic
 from writetime.errors import ConfigError, PublishError, WritetimeError
 from writetime.schema.model import Schema, Table
 from writetime.schema.version import described
@@ -92,15 +93,15 @@ class Outbox:
         cluster = self.config.cluster.name
         known = (None if everything else read_published(self.store, cluster)) or Published(batch=0, events=0)
         records, refused = self._records(known)
-        sent = 0
-        if records is not None:
-            publisher = Publisher(self.kafka)
-            sent = sum(records.rdd.mapPartitions(publisher.send_all).collect())
+        sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
+        refused |= {".".join(from_topic(topic)[1:]): error for found in sent for topic, error in found.stuck.items()}
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
-            if error.retriable:
-                raise error
-        published = Published(batch=self.upto, events=sent, waiting={name: known.sent(name) for name in sorted(refused)})
+        if passing := [error for error in refused.values() if error.retriable]:
+            raise passing[0]
+        published = Published(
+            batch=self.upto, events=sum(found.events for found in sent), waiting={name: known.sent(name) for name in sorted(refused)}
+        )
         write_published(self.store, cluster, published)
         return published
 

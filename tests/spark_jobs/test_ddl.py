@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
 from spark_jobs.evolve import IcebergTable
-from spark_jobs.kafka import RECORDS
+from spark_jobs.kafka import RECORDS, Sent
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
 from spark_jobs.telling import deletion, truncation
@@ -27,7 +28,7 @@ from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_warehouse import COLUMNS, events, rows, write
 from writetime.batch.publish import Published, read_published
 from writetime.config import WarehouseConfig
-from writetime.errors import BatchError
+from writetime.errors import BatchError, PublishError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Table, UserType
 from writetime.schema.version import schema_version
@@ -179,15 +180,17 @@ class Counting:
 
     def __init__(self, _: Any) -> None: ...
 
-    def send_all(self, found: Iterator[Any]) -> Iterator[int]:
-        yield sum(1 for _ in found)
+    def send_all(self, found: Iterator[Any]) -> Iterator[Sent]:
+        topics = Counter(row.topic for row in found)
+        stuck = {topic: PublishError("one is too large") for topic in topics if topic.endswith(".large")}
+        yield Sent(sum(count for topic, count in topics.items() if topic not in stuck), stuck)
 
 
 def test_a_table_that_cannot_be_published_holds_up_no_other(
     pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = "漢" * 36
-    tables = [table(name, number, {"id": "int"}) for number, name in ((40, "fine"), (41, "foreign"), (42, long))]
+    tables = [table(name, number, {"id": "int"}) for number, name in ((40, "fine"), (41, "foreign"), (42, long), (43, "large"))]
     learner = SchemaLearner()
     for each in tables:
         learner.apply(create_table(each, THEN))
@@ -199,7 +202,7 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
         return Changes(spark.range(0), {})
 
     def records(self: Outbox, of: Table, _: Changes, __: Any, since: int) -> DataFrame:
-        found = [(0, of.name, batch, 1, bytearray(b"k"), bytearray(b"v"), False) for batch in range(since + 1, self.upto + 1)]
+        found = [(0, self._topic(of), batch, 1, bytearray(b"k"), bytearray(b"v"), False) for batch in range(since + 1, self.upto + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
@@ -215,13 +218,13 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
         return Outbox(pipeline.config, kafka, pipeline.store, spark, batch).drain(everything=False)
 
     # Kafka allows no topic that would have to be called after the last one.
-    assert drained(1) == Published(batch=1, events=1, waiting={"shop.foreign": 0, f"shop.{long}": 0})
+    assert drained(1) == Published(batch=1, events=1, waiting={"shop.foreign": 0, "shop.large": 0, f"shop.{long}": 0})
     refusals.clear()
-    assert drained(2) == Published(batch=2, events=1 + 2, waiting={f"shop.{long}": 0})
+    assert drained(2) == (last := Published(batch=2, events=1 + 2, waiting={"shop.large": 0, f"shop.{long}": 0}))
     refusals["foreign"] = BatchError("another driver is at it", retriable=True)
     with pytest.raises(BatchError, match="another driver"):
         drained(3)
-    assert read_published(pipeline.store, pipeline.cluster) == Published(batch=2, events=3, waiting={f"shop.{long}": 0})
+    assert read_published(pipeline.store, pipeline.cluster) == last
 
 
 def test_no_rename_gives_a_key_to_another_publisher(pipeline: Pipeline, warehouse: Warehouse) -> None:

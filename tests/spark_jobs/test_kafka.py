@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from spark_jobs import kafka as jobs
-from spark_jobs.kafka import Publisher, ensure_topics, read_progress
+from spark_jobs.kafka import Publisher, Sent, ensure_topics, read_progress
 from writetime.config import KafkaConfig
 from writetime.envelope import progress_topic
 from writetime.errors import PublishError
@@ -70,7 +71,7 @@ def numbers(found: list[tuple[int, bytes, bytes | None]]) -> list[int]:
 
 
 def send(kafka: KafkaConfig, found: list[Any]) -> int:
-    return sum(Publisher(kafka).send_all(found))
+    return sum(sent.events for sent in Publisher(kafka).send_all(found))
 
 
 def test_each_event_once_in_order_per_key(kafka: KafkaConfig, topic: str) -> None:
@@ -115,17 +116,28 @@ def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another
     assert numbers(consume(kafka, topic)) == [2, 4]
 
 
-def test_an_event_larger_than_a_message_may_be_is_named(kafka: KafkaConfig, topic: str) -> None:
-    (large,) = rows(topic, [7])
-    large.value = b"x" * 2_000_000
-    with pytest.raises(PublishError, match=r"event \[1, 7\] of 2000000 bytes.*max.message.bytes"):
-        send(kafka, [*rows(topic, [6]), large])
-    assert consume(kafka, topic) == []
+def test_an_event_larger_than_a_message_may_be_holds_up_its_own_topic_only(
+    kafka: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_EVENTS_PER_TRANSACTION", 4)
+    other = f"{kafka.topic_prefix}.shop.other"
+    assert ensure_topics(kafka, [other]) == {}
+    everything = [*rows(topic, range(1, 8)), *rows(other, range(1, 8))]
+    everything[2].value = b"x" * 2_000_000
+    ((sent),) = Publisher(kafka).send_all(everything)
+    assert (sent.events, list(sent.stuck)) == (2 + 7, [topic])
+    assert re.search(r"event \[1, 3\] of 2000000 bytes.*max.message.bytes", str(sent.stuck[topic]))
+    assert sorted(numbers(consume(kafka, topic))) == [1, 2]
+    assert sorted(numbers(consume(kafka, other))) == list(range(1, 8))
+    # When it may go, it goes, and what came after it.
+    everything[2].value = b'{"n":3}'
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(5)]
+    assert sorted(numbers(consume(kafka, topic))) == list(range(1, 8))
 
 
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
-    assert list(Publisher(kafka).send_all(share)) == [2, 2]
+    assert list(Publisher(kafka).send_all(share)) == [Sent(2), Sent(2)]
     assert (read_progress(kafka, 0), read_progress(kafka, 1)) == ({topic: (1, 4)}, {topic: (1, 3)})
     assert send(kafka, share) == 0
 
@@ -188,6 +200,6 @@ def test_no_broker_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_option_of_the_producer_is_passed_on(kafka: KafkaConfig, topic: str) -> None:
-    wrong: Iterator[int] = Publisher(kafka.model_copy(update={"producer": {"no.such.option": "1"}})).send_all(rows(topic, [1]))
+    wrong: Iterator[Sent] = Publisher(kafka.model_copy(update={"producer": {"no.such.option": "1"}})).send_all(rows(topic, [1]))
     with pytest.raises(PublishError, match=r"no\.such\.option"):
         next(wrong)
