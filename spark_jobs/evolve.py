@@ -74,28 +74,6 @@ def steps(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> S
     return _of_row(wanted, stored, rows, (), ())
 
 
-def seen_as(wanted: StructType, stored: StructType, rows: Mapping[Path, int]) -> StructType:
-    """`stored` with the names that the same columns and fields have in `wanted`: what to cast to, to read a table under an older or newer
-    schema than it has."""
-    renames = dict(steps(wanted, stored, rows).renamed)
-    seen: Any = _renamed(stored, renames, ())
-    return StructType(seen.fields)
-
-
-def _renamed(kind: DataType, renames: Mapping[Path, str], path: Path) -> DataType:
-    if isinstance(kind, StructType):
-        below = ((each, (*path, each.name)) for each in kind.fields)
-        return StructType(
-            [StructField(renames.get(at, each.name), _renamed(each.dataType, renames, at), each.nullable) for each, at in below]
-        )
-    if isinstance(kind, ArrayType):
-        return ArrayType(_renamed(kind.elementType, renames, (*path, "element")), kind.containsNull)
-    if isinstance(kind, MapType):
-        key, value = (_renamed(part, renames, (*path, name)) for part, name in ((kind.keyType, "key"), (kind.valueType, "value")))
-        return MapType(key, value, kind.valueContainsNull)
-    return kind
-
-
 def _of_row(wanted: StructType, stored: StructType, rows: Mapping[Path, int], was: Path, now: Path) -> Steps:
     """`was` and `now` are the row's path before and after renames."""
     found = Steps()

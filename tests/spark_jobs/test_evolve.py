@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.evolve import Steps, seen_as, steps
+from spark_jobs.evolve import Steps, steps
 
 INT, TEXT = IntegerType(), StringType()
 A, AB = {"a": INT}, {"a": INT, "b": INT}
@@ -100,9 +100,3 @@ def test_what_can_be_wider_in_place_is_and_what_cannot_is_made_anew() -> None:
     assert found.widened == [(("i",), LongType()), (("f",), DoubleType())]
     assert found.aside == [(("t",), "_was_1_t"), (("k",), "_was_1_k")]
     assert found.added == [(("t",), BinaryType()), (("k",), _kind((AB, INT)))]
-
-
-def test_a_table_is_read_under_the_names_of_another_schema() -> None:
-    stored = shape({"a": INT, "gone": INT, "u": [(TEXT, {"x": INT, "new": INT})]})
-    wanted = shape({"b": INT, "u": [(TEXT, {"y": INT})]})
-    assert seen_as(wanted, stored, {(): 1}) == shape({"b": INT, "gone": INT, "u": [(TEXT, {"y": INT, "new": INT})]})
