@@ -37,7 +37,7 @@ SCHEMA: Final = pa.schema([("key", pa.binary()), ("state", pa.binary()), ("expir
 
 ASKED: Final = 128
 """Intervals in one question to the index."""
-LOOKED_UP: Final = 4096
+LOOKED_UP: Final = 16_384
 """Keys in one question to the index: each reads the index's pages that hold one of them, and is compared with all of these."""
 STREAMED: Final = 4096
 """Records of a scan that are in memory at once, at most."""
@@ -45,7 +45,7 @@ HELD: Final = 64 << 20
 """Bytes of states that are in memory at once, about: of what is read, and of what is to be merged."""
 READ_AT_ONCE: Final = 128
 """Records that Lance reads before it looks whether they are too many bytes."""
-SLOWLY: Final[dict[str, Any]] = {"batch_size": READ_AT_ONCE, "batch_readahead": 1, "io_buffer_size": 32 << 20}
+SLOWLY: Final[dict[str, Any]] = {"batch_size": READ_AT_ONCE, "batch_readahead": 1, "fragment_readahead": 1, "io_buffer_size": 32 << 20}
 """How states are read. Lance would read ahead of who asks, without a limit of bytes; on few cores that takes longer, too."""
 CUT: Final = 8
 """What is too much to be held is asked for again in so many parts."""
@@ -53,6 +53,8 @@ SAMPLED: Final = 64
 """A scan of more looks at the keys first and remembers each of so many, to cut its interval where they are."""
 WRITTEN: Final = 250_000
 """Records that are merged in one commit, at most."""
+SEARCHED: Final = 5_000
+"""A merge finds its keys by the index if there are so many times as many in the shard; else it reads all keys, which is faster then."""
 CACHED: Final = 512 << 20
 """Bytes of indices that a process keeps in memory at most."""
 INDEX: Final = "key_idx"
@@ -219,7 +221,7 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
             # Lance refuses a commit that cannot stand on what came between. If that was a rival's, the lease tells.
             held.check()
             raise
-        done = Written(work.version, Shard(uri, work.version).earliest_expiry())
+        done = Written(work.version, _earliest_expiry(work, held.notes))
         held.finish({"batch": batch, "base": base, "records": summed.digest, **done._asdict()})
     return done
 
@@ -241,6 +243,12 @@ class _Summed:
     def digest(self) -> str:
         """Of those that have been read."""
         return f"{self._sum % 2**128:032x}"
+
+
+def _earliest_expiry(work: _Chain, noted: dict[str, Any]) -> int | None:
+    """Of the shard as it is now. If nothing expired in the base, only what was written counts, and the column need not be read."""
+    nothing_expired = not work.base or (noted.get("version") == work.base and noted["earliest_expiry"] is None)
+    return work.earliest_written if nothing_expired else Shard(work.uri, work.version).earliest_expiry()
 
 
 def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _Summed) -> Written | None:
@@ -271,21 +279,26 @@ class _Chain:
     """Commits on top of a base, each the very next version; see the module's docstring."""
 
     def __init__(self, uri: str, base: int, lease: Lease) -> None:
-        self._uri, self._base, self._lease = uri, base, lease
+        self.uri, self.base, self._lease = uri, base, lease
         self._dataset: Any = None
         self.version = base
+        self.earliest_written: int | None = None
+        """The second at which the first of the records that were merged in expires."""
 
     def write(self, records: Iterable[Record]) -> None:
         """Merge in all records, in bounded memory."""
-        if not self._base:
+        if not self.base:
             self._create()
-        for table in _tables(records, self._uri):
+        for table in _tables(records, self.uri):
             if self._dataset is None:
                 self._open_base()
-            kept = pc.not_equal(pc.binary_length(table["state"]), 0)
-            self._merge(table.filter(kept), forget=False)
-            self._merge(table.filter(pc.invert(kept)).select(["key"]), forget=True)
+            is_kept = pc.not_equal(pc.binary_length(table["state"]), 0)
+            kept = table.filter(is_kept)
+            self._merge(kept, forget=False)
+            self._merge(table.filter(pc.invert(is_kept)).select(["key"]), forget=True)
             self._index()
+            expiries = (self.earliest_written, pc.min(kept["expires_at"]).as_py())
+            self.earliest_written = min((at for at in expiries if at is not None), default=None)
 
     def tidy(self) -> None:
         """Few files, and those without many deleted records."""
@@ -295,10 +308,10 @@ class _Chain:
 
     def _create(self) -> None:
         """An empty shard. What an attempt before has left is no base: it is written over."""
-        before = _newest(self._uri)
+        before = _newest(self.uri)
         self._lease.check()
         try:
-            dataset = lance.write_dataset(SCHEMA.empty_table(), self._uri, mode="overwrite" if before else "create")
+            dataset = lance.write_dataset(SCHEMA.empty_table(), self.uri, mode="overwrite" if before else "create")
         except OSError as error:
             if "already exists" not in str(error):
                 raise
@@ -309,9 +322,9 @@ class _Chain:
         self._advance(dataset)
 
     def _open_base(self) -> None:
-        dataset = _at(self._uri, self._base)
+        dataset = _at(self.uri, self.base)
         newest = dataset.latest_version
-        if newest != self._base:
+        if newest != self.base:
             self._lease.check()
             dataset.restore()  # type: ignore[no-untyped-call]
             self.version = newest
@@ -321,7 +334,7 @@ class _Chain:
     def _merge(self, table: pa.Table, *, forget: bool) -> None:
         if not table.num_rows:
             return
-        builder = self._dataset.merge_insert("key")
+        builder = self._dataset.merge_insert("key").use_index(table.num_rows * SEARCHED < self._dataset.count_rows())
         builder = builder.when_matched_delete() if forget else builder.when_matched_update_all().when_not_matched_insert_all()
         transaction, _ = builder.execute_uncommitted(table)
         self._lease.check()
@@ -346,7 +359,7 @@ class _Chain:
         self.version = self._dataset.version
 
     def _disturbed(self) -> LeaseLost:
-        return LeaseLost("another process has written to the shard", operation="write a state shard", obj=self._uri, hint="Run it again.")
+        return LeaseLost("another process has written to the shard", operation="write a state shard", obj=self.uri, hint="Run it again.")
 
 
 _NEUTRAL: Final = (LanceOperation.CreateIndex, LanceOperation.Rewrite, LanceOperation.BaseOperation)

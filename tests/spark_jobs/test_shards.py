@@ -166,14 +166,44 @@ def test_what_is_due_comes_in_order(place: Place) -> None:
     assert place.upsert(second.version, 3, [Record(b"a", b"t", None)]).earliest_expiry is None
 
 
+def test_where_nothing_expired_what_is_written_tells_when_something_does(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "WRITTEN", 2)
+
+    def read(_: Shard) -> int:
+        raise AssertionError("it reads a column of the whole shard")
+
+    def write(base: Written, batch: int, *expiries: int | None) -> Written:
+        return place.upsert(base.version, batch, [Record(b"%d %d" % (batch, at), b"s", second) for at, second in enumerate(expiries)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "earliest_expiry", read)
+        first = place.upsert(0, 1, numbered(range(5)))
+        second = write(first, 2, None, None, 9, 8, None)
+        assert (first.earliest_expiry, second.earliest_expiry) == (None, 8)
+        with pytest.raises(AssertionError, match="whole shard"):
+            write(second, 3, 20)
+    third = write(second, 3, 20)
+    assert third.earliest_expiry == 8
+    # Somebody has removed the lease: what it said of the base is not known.
+    place.store.delete(LEASE)
+    assert write(third, 4, 30).earliest_expiry == 8
+
+
 KEYS = st.binary(max_size=3)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("searched", [0, shards.SEARCHED])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(KEYS, st.sampled_from([b"", b"one", b"two"]), max_size=8), min_size=1, max_size=6), st.data())
 def test_a_shard_is_a_sorted_dictionary(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[dict[bytes, bytes]], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    searched: int,
+    batches: list[dict[bytes, bytes]],
+    data: st.DataObject,
 ) -> None:
+    """Whether keys are found by the index or by reading them all."""
+    monkeypatch.setattr(shards, "SEARCHED", searched)
     place = Place(tmp_path_factory.mktemp("shard"))
     known: dict[bytes, bytes] = {}
     version = 0
