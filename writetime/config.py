@@ -216,8 +216,8 @@ class PipelineConfig(_Model):
     pipeline: Annotated[str, Field(description="Name of the pipeline, used in DAG ids, pools and metrics.", pattern=r"^[a-z][a-z0-9_]*$")]
     cluster: ClusterConfig
     bucket: str = Field(
-        description="gs://bucket[/prefix], s3://bucket[/prefix], s3+https://host[:port]/bucket[/prefix] (a service other than Amazon's) or a "
-        "folder: segments, archive, state, ledger, quarantine."
+        description="gs://bucket[/prefix], s3://bucket[/prefix], s3+https://host[:port]/bucket[/prefix] (a service other than Amazon's) "
+        "or a folder: segments, archive, state, ledger, quarantine."
     )
     state: str | None = Field(default=None, description="Folder or URL under which the state shards lie; default: the bucket.")
     tables: TablesConfig = TablesConfig()
