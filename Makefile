@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java ring orders bench-decode bench-batch bench-state record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper ring orders bench-decode bench-batch bench-state record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that noth
 
 fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's own reader too: it delivers nothing else
 	@$(PYTHON) -m tests.fuzz.against_java --cases $(or $(CASES),5000) --seed $(or $(SEED),1) $(ARGS)
+
+kill-shipper: setup ## a shipper beside a writing node, killed KILLS=200 times by SEED=1: nothing lost or doubled; SABOTAGE=rule or all shows that it would
+	@$(PYTHON) -m tests.shippers.kill --seed $(or $(SEED),1) --kills $(or $(KILLS),200) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)

@@ -1,0 +1,122 @@
+"""What has to hold whenever no shipper lives, and at the end of a run. Looks at files and objects alone; asks no part of the shipper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.shippers.kill.node import Node
+from tests.shippers.kill.shipper import CLUSTER, DATACENTER, HOST
+from writetime.names import NodeName, SegmentName, SegmentRef
+from writetime.store import ObjectInfo
+from writetime.store.local import LocalStore
+
+
+@dataclass
+class Found:
+    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck."""
+
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[str]:
+        return self.lost + self.doubled + self.early + self.stuck
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {kind: len(getattr(self, kind)) for kind in ("lost", "doubled", "early", "stuck")}
+
+
+class Bucket:
+    """The bucket as a pipeline and a person see it. Contents are read once for every generation of an object."""
+
+    def __init__(self, folder: Path, node: Node, gone: Path) -> None:
+        self.store = LocalStore(folder)
+        self._node = node
+        self._gone = gone
+        self._good: dict[tuple[str, int], bool] = {}
+        self._seen: dict[str, int] = {}
+        self._gone_before: Counter[str] = Counter()
+
+    def look(self) -> dict[int, list[ObjectInfo]]:
+        """All objects that hold segments, by the segment's number."""
+        found: dict[int, list[ObjectInfo]] = {}
+        for prefix in ("cdc/", "cdc_archive/"):
+            for info in self.store.list(prefix):
+                found.setdefault(SegmentRef.from_object(info.name).segment.id, []).append(info)
+        return found
+
+    def is_good(self, number: int, info: ObjectInfo) -> bool:
+        """Whether the object holds what the node wrote."""
+        key = (info.name, info.generation)
+        if key not in self._good:
+            known = self._node.written.get(number)
+            self._good[key] = known is not None and self.store.read(info.name) == known.data
+        return self._good[key]
+
+    def overwritten(self, objects: dict[int, list[ObjectInfo]]) -> Iterator[str]:
+        """Objects that were replaced since the last look, but for those that a fault took away meanwhile."""
+        gone = Counter(self._gone.read_text().split()) if self._gone.exists() else Counter()
+        for infos in objects.values():
+            for info in infos:
+                before = self._seen.get(info.name, info.generation)
+                if before != info.generation and gone[info.name] == self._gone_before[info.name]:
+                    yield f"{info.name} was overwritten"
+        self._seen = {info.name: info.generation for infos in objects.values() for info in infos}
+        self._gone_before = gone
+
+    def archive(self, number: int) -> bool:
+        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.batch.archive`."""
+        segment = ref(number)
+        info = self.store.head(segment.incoming)
+        target = segment.archived(info.created) if info else ""
+        if info is None or not self.is_good(number, info) or self.store.head(segment.ledger) is not None:
+            return False
+        self.store.copy(segment.incoming, target)
+        self.store.put(segment.ledger, b'{"state": "archived", "archived_as": "%s"}' % target.encode())
+        self.store.delete(segment.incoming)
+        self._seen.pop(segment.incoming, None)
+        return True
+
+
+def ref(number: int) -> SegmentRef:
+    return SegmentRef(NodeName(CLUSTER, DATACENTER, HOST), SegmentName(number, 7))
+
+
+def between(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
+    """After each death: what the node wrote is whole on its disk or whole in the bucket, and what it still writes is untouched."""
+    objects = bucket.look()
+    found.doubled += bucket.overwritten(objects)
+    for segment in node.growing:
+        raw = node.cdc_raw / f"CommitLog-7-{segment.number}.log"
+        if not raw.exists() or not raw.samefile(segment.file.name):
+            found.early.append(f"{raw.name} was taken while the node wrote to it")
+    found.doubled += [f"segment {number} is there twice" for number, infos in objects.items() if len(infos) > 1]
+    for number, written in node.written.items():
+        here = [path for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
+        whole = [path for path in here if path.read_bytes() == written.data]
+        if len(whole) != len(here):
+            found.lost.append(f"{written.log.name} was changed on disk")
+        if not whole and not any(bucket.is_good(number, info) for info in objects.get(number, [])):
+            found.early.append(f"{written.log.name} is gone, and the bucket does not have it")
+        raw = node.cdc_raw / written.log.name
+        if raw.exists() and not raw.with_name(f"{raw.stem}_cdc.idx").exists():
+            found.stuck.append(f"{raw.name} has lost its idx, and looks like a new one")
+
+
+def at_the_end(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
+    """Every segment is in the bucket once, with the bytes that the node wrote, and nothing else is; nothing is left on the node."""
+    objects = bucket.look()
+    for number, written in node.written.items():
+        infos = objects.pop(number, [])
+        if not any(bucket.is_good(number, info) for info in infos):
+            found.lost.append(f"{written.log.name} is not in the bucket")
+        if len(infos) > 1:
+            found.doubled.append(f"{written.log.name} is there as {', '.join(info.name for info in infos)}")
+        found.stuck += [str(path) for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
+    found.doubled += [f"{info.name} holds no segment of the node" for infos in objects.values() for info in infos]

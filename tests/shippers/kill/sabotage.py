@@ -1,0 +1,131 @@
+"""Ways to break the shipper, each a rule that it must keep. They patch the shipper's process; the check has to notice every one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shippers import agent, folder, spill, upload
+from shippers.folder import Found, State
+from shippers.upload import Local, Outcome
+from writetime.errors import PreconditionFailed
+from writetime.store import Store
+
+
+def delete_before_upload() -> None:
+    """The file goes first, its bytes after."""
+
+    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+        data = local.log.read_bytes()
+        local.log.unlink()
+        store.put(local.ref.incoming, data, if_generation=0, metadata=metadata)
+        return Outcome.UPLOADED
+
+    upload._upload = send
+    upload._require_unchanged = lambda local: None
+
+
+def delete_before_verify() -> None:
+    """What `put` says is believed, and that there was an object already, too."""
+
+    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+        try:
+            store.put(local.ref.incoming, local.log, if_generation=0, metadata=metadata)
+        except PreconditionFailed:
+            return Outcome.ALREADY_THERE
+        return Outcome.UPLOADED
+
+    upload._upload = send
+
+
+def compare_sizes_only() -> None:
+    """An object of the same size is taken for the same object."""
+    real = upload._require_same
+
+    def same(local: Local, stored: Any) -> None:
+        if local.size != stored.size:
+            real(local, stored)
+
+    upload._require_same = same
+
+
+def overwrite() -> None:
+    """Uploads replace what is there."""
+    real = upload._upload
+
+    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+        class Careless:
+            def put(self, name: str, data: Any, *, if_generation: int | None = None, metadata: Any = None) -> Any:
+                return store.put(name, data, metadata=metadata)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+        return real(Careless(), local, metadata)  # type: ignore[arg-type]
+
+    upload._upload = send
+
+
+def forget_the_archive() -> None:
+    """A segment that comes back is uploaded as if it had never been there."""
+    upload._processed = lambda store, local: None  # type: ignore[assignment,misc]
+
+
+def ship_what_grows() -> None:
+    """An idx is taken for the sign that a segment is finished."""
+    real = folder._judge
+
+    def judge(*args: Any) -> Found:
+        found = real(*args)
+        if found.state is not State.GROWING:
+            return found
+        return Found(found.name, State.COMPLETED, found.segment, "", 0, found.size, found.mtime)
+
+    folder._judge = judge
+
+
+def idx_first() -> None:
+    """The idx is deleted before its log, which then looks like a new one."""
+    real = upload.remove
+
+    def remove(path: Path) -> None:
+        real(path.with_name(f"{path.stem}_cdc.idx") if path.suffix == ".log" else path.with_name(path.name.replace("_cdc.idx", ".log")))
+
+    upload.remove = remove
+
+
+def delete_when_full() -> None:
+    """At an alarm with the store down, room is made by deletion."""
+
+    def put_aside(cdc_raw: Path, aside: Path, items: Any, while_: Callable[[], bool]) -> Any:
+        for item in items:
+            if item.state is State.COMPLETED and while_():
+                os.unlink(cdc_raw / item.name)
+                yield item
+
+    spill.put_aside = put_aside
+
+
+def any_ending_is_an_orphan() -> None:
+    """Age alone is taken for the sign that no node writes any more."""
+    from shippers import after_crash, view
+
+    real = after_crash.settle
+    after_crash.nobody_writes = lambda path: True  # type: ignore[assignment]
+    view.after_crash.settle = lambda path, found, *, now, patience: real(path, found, now=now, patience=-1.0)  # type: ignore[attr-defined]
+
+
+RULES: dict[str, Callable[[], None]] = {
+    "delete-before-upload": delete_before_upload,
+    "delete-before-verify": delete_before_verify,
+    "compare-sizes-only": compare_sizes_only,
+    "overwrite": overwrite,
+    "forget-the-archive": forget_the_archive,
+    "ship-what-grows": ship_what_grows,
+    "idx-first": idx_first,
+    "delete-when-full": delete_when_full,
+    "age-alone": any_ending_is_an_orphan,
+}
+assert agent.upload is upload, "the agent calls what is patched here"
