@@ -45,7 +45,7 @@ from writetime.schema.model import Schema
 
 ITEMS: Final = pa.schema(
     [
-        ("kind", pa.string()),  # item | account | quarantined | not_ours | reread
+        ("kind", pa.string()),  # item | account | quarantined | not_ours | parsed | reread
         ("table", pa.string()),
         ("table_id", pa.binary()),
         ("bucket", pa.int32()),

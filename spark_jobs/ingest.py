@@ -16,8 +16,8 @@ import argparse
 import json
 import pickle
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -65,7 +65,7 @@ from writetime.join.partition import MICROSECONDS
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
-from writetime.schema.system import TABLES
+from writetime.schema.system import SCHEMA_TABLES, TABLES
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
@@ -145,7 +145,7 @@ class Batch:
         self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
         # Bodies of mutations go through once, and only what comes of them is kept.
         folded = self._join(self._explode(self._route(schema, captured), schema), schema, captured).persist()
-        self._account(surveyed, folded)
+        self._account(surveyed, folded, schema)
         self._note_problems(surveyed, folded)
         # Read twice for every table.
         events = self._typed_events(folded, schema, captured).persist()
@@ -299,18 +299,21 @@ class Batch:
 
     # --- what became of everything ---------------------------------------------------------------------------------------
 
-    def _account(self, surveyed: DataFrame, folded: DataFrame) -> None:
-        """Count every partition update once; AccountingMismatch if one went missing between the survey and the join."""
-        done = surveyed.filter("kind = 'done'").select("detail").collect()
-        scanned = sum(json.loads(row.detail)["updates"] for row in done)
+    def _account(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
+        """Count every partition update once; AccountingMismatch if one of any table went missing between where it was read and the join."""
+        done = [json.loads(row.detail) for row in surveyed.filter("kind = 'done'").select("detail").collect()]
+        scanned = sum(each["updates"] for each in done)
+        read = _single_updates(done, schema)
         for row in folded.filter("updates is not null").groupBy("kind", "table").agg(F.sum("updates").alias("n")).collect():
-            if row.kind == "reread":
-                scanned += row.n
-            else:
+            if row.kind not in ("parsed", "reread"):
                 self.accounts[row.table][row.kind] += row.n
+                continue
+            read[row.table] += row.n
+            scanned += row.n if row.kind == "reread" else 0
         wrong = self._account_shards(folded)
         accounting = self._accounting()
         wrong += [f"{account.table}: {account.model_dump()}" for account in accounting if not account.balanced]
+        wrong += unlike(read, accounting)
         if (came_in := total(accounting).updates_in) != scanned:
             wrong.append(f"{scanned} were scanned, {came_in} were routed")
         if wrong:
@@ -507,6 +510,24 @@ class Batch:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
         return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, Fence(self.store, self.manifest.cluster))
+
+
+def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:
+    """How many frames of one update the survey has counted, by what the table is called in accounts. Those of the schema are parsed."""
+    found: Counter[str] = Counter()
+    for each in done:
+        for name, (*_, single) in each["tables"].items():
+            table = schema.tables.get(UUID(name))
+            if UUID(name) not in SCHEMA_TABLES:
+                found[table.label if table else name] += single
+    return found
+
+
+def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
+    """The tables of which other numbers of updates were read than accounted for, each with both numbers."""
+    came_in = {account.table: account.updates_in for account in accounting}
+    differing = [table for table in sorted({*read, *came_in}) if read.get(table, 0) != came_in.get(table, 0)]
+    return [f"{table}: {read.get(table, 0)} were read, {came_in.get(table, 0)} are accounted for" for table in differing]
 
 
 def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:

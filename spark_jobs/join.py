@@ -40,7 +40,7 @@ Deletes = Literal["rows", "one"]
 
 FOLDED: Final = pa.schema(
     [
-        ("kind", pa.string()),  # event | deletion | record | applied | account | quarantined | not_ours | reread
+        ("kind", pa.string()),  # event | deletion | record | applied | account | quarantined | not_ours | parsed | reread
         ("table", pa.string()),
         ("table_id", pa.binary()),
         ("bucket", pa.int32()),

@@ -58,12 +58,13 @@ SURVEY = pa.schema(
         ("detail", pa.string()),  # JSON: of a problem its kind, size and message; of `done` the counts
     ]
 )
-"""`done` comes once a segment: `frames`, `updates`, and `tables`: [frames, updates] by the table id of a frame's first update."""
+"""`done` comes once a segment: `frames`, `updates`, and `tables`: [frames, updates, frames of one update] by the table id of a frame's
+first update."""
 
 COPIES = pa.list_(pa.struct([("segment", pa.int32()), ("position", pa.int64())]))
 ROUTED = pa.schema(
     [
-        ("kind", pa.string()),  # update | not_ours | quarantined | reread
+        ("kind", pa.string()),  # update | not_ours | quarantined | parsed | reread
         ("table", pa.string()),
         ("table_id", pa.binary()),
         ("bucket", pa.int32()),
@@ -77,7 +78,9 @@ ROUTED = pa.schema(
 )
 """`update`: a distinct mutation of a task each, and each captured table in it; `copies` says where it stands, ascending, `updates` how
 many of its updates are the table's, in each copy. `quarantined`: one frame each, and each table in it that is not to be had. `not_ours`:
-the number of `updates` of a table in a task, all copies counted. `reread`: how many `updates` come from segments of an earlier batch."""
+the number of `updates` of a table in a task, all copies counted. Of those before, but counted apart where they were read, for each table:
+`reread`, how many `updates` come from segments of an earlier batch, and `parsed`, of this batch's, how many from frames that had to be
+parsed."""
 
 GROUP_BYTES = 128 << 20
 """Bytes of segments that one task reads, unless one alone has more."""
@@ -303,7 +306,7 @@ def _survey(segment: _Segment) -> Iterator[dict[str, Any]]:
     for at in np.flatnonzero(np.isin(frames.table, list(teaching))).tolist():
         yield _surveyed(teaching[int(frames.table[at])], segment.number, int(frames.position[at]), segment.body(at), None)
     size = len(segment.tables)
-    numbers = np.bincount(frames.table, minlength=size), np.bincount(frames.table, weights=frames.updates, minlength=size)
+    numbers = [np.bincount(frames.table, weights=each, minlength=size) for each in (None, frames.updates, frames.updates == 1)]
     tables = {str(table_id): [int(column[code]) for column in numbers] for code, table_id in enumerate(segment.tables)}
     counts = {"frames": segment.size, "updates": int(frames.updates.sum()), "tables": dict(sorted(tables.items()))}
     yield _surveyed("done", segment.number, 0, None, json.dumps(counts))
@@ -363,7 +366,8 @@ class _Task:
         self.copies: list[tuple[Ints, Ints, Ints]] = []
         self.fresh: list[list[Any]] = []
         self.not_ours: Counter[UUID] = Counter()
-        self.reread = 0
+        self.parsed: Counter[UUID] = Counter()
+        self.reread: Counter[UUID] = Counter()
         self.quarantined: list[dict[str, Any]] = []
 
     def take(self, segment: _Segment) -> None:
@@ -380,7 +384,8 @@ class _Task:
         self._take_single(segment, wanted & ~parsed)
         self._take_parsed(segment, np.flatnonzero(wanted & parsed), None if only is None else only[0])
         if only is not None:
-            self.reread += int(frames.updates[wanted & ~parsed].sum())
+            for code, size in enumerate(np.bincount(frames.table[wanted & ~parsed], minlength=len(segment.tables)).tolist()):
+                self.reread[segment.tables[code]] += size
 
     @staticmethod
     def _of(segment: _Segment, is_it: Callable[[UUID], bool]) -> npt.NDArray[np.bool_]:
@@ -413,18 +418,19 @@ class _Task:
         """Frames whose tables show when they are parsed."""
         keys: list[bytes] = []
         entries: list[tuple[int, int, int]] = []
+        counted = self.parsed if only is None else self.reread
         for index, tables in self._parse(segment, at):
             first = segment.tables[int(segment.frames.table[index])]
             if isinstance(tables, WritetimeError):
                 if only is None or first in only:
                     updates = int(segment.frames.updates[index])
-                    self.reread += 0 if only is None else updates
+                    counted[first] += updates
                     self._refuse(segment, index, first, updates, _detail(tables, first))
                 continue
             for table_id, updates in tables.items():
                 if only is not None and table_id not in only:
                     continue
-                self.reread += 0 if only is None else updates
+                counted[table_id] += updates
                 if table_id in self.routes.refused:
                     self._refuse(segment, index, table_id, updates, self._reason(table_id))
                 elif table_id not in self.codes:
@@ -459,10 +465,9 @@ class _Task:
         row = self._row("quarantined", table_id, updates)
         self.quarantined.append(row | {"key": segment.key(at), "copies": [place], "body": segment.body(at), "detail": json.dumps(detail)})
 
-    def _row(self, kind: str, table_id: UUID | None, updates: int) -> dict[str, Any]:
-        about = None if table_id is None else self.routes.name(table_id)
-        row = dict.fromkeys(ROUTED.names)
-        return row | {"kind": kind, "table": about, "table_id": table_id and table_id.bytes, "updates": updates}
+    def _row(self, kind: str, table_id: UUID, updates: int) -> dict[str, Any]:
+        about = {"kind": kind, "table": self.routes.name(table_id), "table_id": table_id.bytes, "updates": updates}
+        return dict.fromkeys(ROUTED.names) | about
 
     @staticmethod
     def _digests(segment: _Segment, at: Ints) -> list[bytes]:
@@ -526,10 +531,8 @@ class _Task:
 
     def _others(self) -> Iterator[dict[str, Any]]:
         yield from self.quarantined
-        for table_id, updates in sorted(self.not_ours.items()):
-            yield self._row("not_ours", table_id, updates)
-        if self.reread:
-            yield self._row("reread", None, self.reread)
+        for kind, counts in (("not_ours", self.not_ours), ("parsed", self.parsed), ("reread", self.reread)):
+            yield from (self._row(kind, table_id, updates) for table_id, updates in sorted(counts.items()) if updates)
 
 
 _NOTHING: tuple[Ints, Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))

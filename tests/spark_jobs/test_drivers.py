@@ -1,4 +1,4 @@
-"""Two drivers of one batch, without Spark: the one that comes second."""
+"""What a driver decides by itself, without Spark: whether its batch is done, and whether all of each table is accounted for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs import ingest
 from writetime import names
-from writetime.batch.documents import Manifest, Sealed
+from writetime.batch.documents import Accounting, Manifest, Sealed
 from writetime.config import load
 from writetime.errors import BatchError
 from writetime.store import open_store
@@ -39,3 +39,13 @@ def test_a_driver_that_finds_its_batch_sealed_has_done_it(tmp_path: Path, monkey
     else:
         with pytest.raises(BatchError, match="something else is wrong"):
             ingest.run(config, 1)
+
+
+def test_what_one_table_lacks_does_not_make_up_for_what_another_has_too_much() -> None:
+    accounting = [Accounting(table="a.b", updates_in=3), Accounting(table="a.c", updates_in=5), Accounting(table="a.d", events=1)]
+    assert ingest.unlike({"a.b": 3, "a.c": 5}, accounting) == []
+    assert ingest.unlike({"a.b": 4, "a.c": 4}, accounting) == [
+        "a.b: 4 were read, 3 are accounted for",
+        "a.c: 4 were read, 5 are accounted for",
+    ]
+    assert ingest.unlike({"a.b": 3, "a.c": 5, "a.e": 1}, accounting) == ["a.e: 1 were read, 0 are accounted for"]
