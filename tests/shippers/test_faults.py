@@ -1,0 +1,195 @@
+"""Every fault of store, disk and folder once: what a round makes of it, that nothing is deleted that the store does not have, and that the
+next round goes on by itself, or the file waits for a person."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from shippers import upload
+from shippers.agent import Agent, Mode
+from shippers.upload import Outcome
+from tests.shippers.conftest import FakeLink, Folder, ref
+from tests.store.memory import Fault, MemoryStore
+from writetime.errors import ShipError, StoreUnavailable
+from writetime.store import local
+from writetime.store.local import LocalStore
+
+MakeAgent = Callable[..., Agent]
+BY_ITSELF = "the same round"
+NEXT_ROUND = "the next round"
+A_PERSON = "a person"
+
+
+@pytest.mark.parametrize(
+    ("fault", "on", "settled_by", "outcome"),
+    [
+        (Fault.UNAVAILABLE, "put", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.UNAVAILABLE, "head", BY_ITSELF, Outcome.ALREADY_THERE),
+        (Fault.UNAVAILABLE, "read", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.LOST_ANSWER, "put", BY_ITSELF, Outcome.ALREADY_THERE),
+        (Fault.PRECONDITION, "put", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.LOST_AND_REPEATED, "put", BY_ITSELF, Outcome.ALREADY_THERE),
+        (Fault.TRUNCATED, "put", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.TRUNCATED, "read", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.GONE, "put", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.EXPIRED, "put", NEXT_ROUND, Outcome.UPLOADED),
+        (Fault.EXPIRED, "head", NEXT_ROUND, Outcome.ALREADY_THERE),
+        (Fault.EXPIRED, "read", NEXT_ROUND, Outcome.UPLOADED),
+        (Fault.FORBIDDEN, "put", NEXT_ROUND, Outcome.UPLOADED),
+        (Fault.DAMAGED, "put", A_PERSON, Outcome.UPLOADED),
+        (Fault.DAMAGED_UNSEEN, "put", A_PERSON, Outcome.UPLOADED),
+    ],
+)
+def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, folder: Folder, agent_over: MakeAgent) -> None:
+    store = MemoryStore()
+    agent = agent_over(store)
+    agent.round()
+    data = folder.segment(1)
+    store.fail(fault, on=on, prefix="ledger/" if on == "read" else "cdc/")
+    first = agent.round()
+    assert [fault for fault, *_ in store.struck] == [fault]
+    if settled_by != BY_ITSELF:
+        assert (first.shipped, len(first.failed), len(folder.names)) == ({}, 1, 2)
+        if settled_by == A_PERSON:
+            second = agent.round()
+            assert "the store holds" in str(second.failed[0])
+            assert len(folder.names) == 2
+            store.delete(ref(1).incoming)
+        first = agent.round()
+    assert first.shipped == {outcome: 1}
+    assert store.read(ref(1).incoming) == data
+    assert folder.names == []
+
+
+def test_a_store_that_fails_at_every_turn(folder: Folder, agent_over: MakeAgent) -> None:
+    """More than half of all calls, for as long as it takes; every round either ships or keeps."""
+    store = MemoryStore()
+    written = {number: folder.segment(number) for number in range(20)}
+    store.storm(seed=11, share=0.6)
+    agent = agent_over(store)
+    for _ in range(200):
+        agent.round()
+        for number, data in written.items():
+            if not (folder.path / f"CommitLog-7-{number}.log").exists():
+                held = store._memory.objects[ref(number).incoming][1]
+                assert held == data
+        if not folder.names:
+            break
+    assert folder.names == []
+    assert len(store.struck) > 20
+
+
+def test_the_disk_of_a_folder_as_store_is_full(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folder.segment(1)
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    agent = agent_over(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_write", full)
+        (error,) = agent.round().failed
+    assert (type(error), error.hint) == (StoreUnavailable, "Make room on the disk.")
+    assert len(folder.names) == 2
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    assert store.read(ref(1).incoming) == data
+
+
+def test_the_nodes_disk_is_full(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipper's own notes cannot be written: it ships all the same, which is what makes room."""
+    folder.segment(1)
+    real = Path.mkdir
+
+    def full(path: Path, *rest: Any, **more: Any) -> None:
+        if "cdc_raw.writetime" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, *rest, **more)
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert agent_over(store, link=FakeLink()).round().shipped == {Outcome.UPLOADED: 1}
+    assert folder.names == []
+
+
+@pytest.mark.parametrize("what", ["unlink", "open"])
+def test_permission_denied(what: str, store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file that may not be read or deleted: it stays, is reported, and the other goes."""
+    for number in (1, 2):
+        folder.segment(number)
+
+    real_unlink, real_open = Path.unlink, Path.open
+
+    def refuse(path: Path) -> None:
+        if path.parent == folder.path and "-7-1" in path.name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def unlink(path: Path, *rest: Any, **more: Any) -> None:
+        refuse(path)
+        real_unlink(path, *rest, **more)
+
+    def open_(path: Path, *rest: Any, **more: Any) -> Any:
+        if path.suffix == ".log":
+            refuse(path)
+        return real_open(path, *rest, **more)
+
+    agent = agent_over(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, what, unlink if what == "unlink" else open_)
+        result = agent.round()
+        assert result.shipped == {Outcome.UPLOADED: 1}
+        assert "Permission denied" in str(result.failed[0])
+        assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+    assert agent.round().shipped == {Outcome.ALREADY_THERE if what == "unlink" else Outcome.UPLOADED: 1}
+
+
+def test_an_idx_that_may_not_be_read(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        folder.segment(number)
+    real = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path.name == "CommitLog-7-1_cdc.idx":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    with capture_logs() as logs:
+        assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    assert [log["reason"] for log in logs if log["event"] == "not a segment, left alone"] == ["cannot be read: Permission denied"]
+    assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+
+
+def test_a_folder_that_may_not_be_listed(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(ShipError, match="Permission denied"):
+        agent_over(store).run(Mode.ONCE)
+
+
+def test_a_segment_vanishes_between_the_look_and_the_upload(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with cdc_block_writes: false, where Cassandra deletes the oldest when space runs out. It is told, and the others go on."""
+    for number in (1, 2, 3):
+        folder.segment(number)
+    real = upload.measure
+
+    def vanish(segment: Any, path: Path) -> Any:
+        if segment == ref(2):
+            os.unlink(path / "CommitLog-7-2.log")
+        return real(segment, path)
+
+    monkeypatch.setattr(upload, "measure", vanish)
+    result = agent_over(store).round()
+    assert result.shipped == {Outcome.UPLOADED: 2}
+    assert "cdc_block_writes" in str(result.failed[0].hint)

@@ -1,0 +1,49 @@
+"""The shipper into S3: the command as it is run, against a real server; nothing is lost when it runs again over what is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests import s3_server
+from tests.shippers.conftest import Folder, ref
+from tests.store.conftest import s3
+from writetime.store import open_store
+
+__all__ = ["s3"]
+
+
+@pytest.mark.s3
+def test_the_command_ships_to_a_real_server(folder: Folder, tmp_path: Path, s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = f"t-{uuid.uuid4().hex}"
+    s3.make_bucket(bucket)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3_server.into_environment(monkeypatch, "", s3.access, s3.secret)
+    url = f"{s3.url.replace('http', 's3+http')}/{bucket}/cdc"
+    (tmp_path / "pipeline.yaml").write_text(
+        f"pipeline: demo\ncluster: {{name: ring, datacenters: [dc1]}}\nbucket: {url}\n"
+        f"node: {{cdc_raw: {folder.path}, host_id: host-1, datacenter: dc1, connect: false}}\n"
+    )
+    command = [sys.executable, "-m", "writetime.cli", "ship", "--once", "--config", str(tmp_path / "pipeline.yaml")]
+    written = {1: folder.segment(1), 2: folder.segment(2, os.urandom(20 << 20)), 3: folder.segment(3, b"")}
+    store = open_store(url)
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "nobody-minds" not in done.stderr
+        assert {number: store.read(ref(number).incoming) for number in written} == written
+        assert folder.names == []
+        # They come back, as after a crash between the deletion of a log and that of its idx.
+        for number, data in written.items():
+            folder.segment(number, data)
+    folder.segment(2, b"other bytes")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "the store holds" in done.stderr
+    assert folder.names == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
+    assert store.read(ref(2).incoming) == written[2]
