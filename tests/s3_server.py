@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import botocore.session
 import pytest
@@ -32,8 +33,9 @@ class Server:
     access: str = "tester"
     secret: str = "nobody-minds"
 
-    def make_bucket(self, name: str) -> None:
-        client = botocore.session.get_session().create_client(
+    def client(self) -> Any:
+        """The library's own client, as anybody would use it."""
+        return botocore.session.get_session().create_client(
             "s3",
             endpoint_url=self.url,
             region_name="us-east-1",
@@ -41,7 +43,9 @@ class Server:
             aws_secret_access_key=self.secret,
             config=Config(s3={"addressing_style": "path"}),
         )
-        client.create_bucket(Bucket=name)
+
+    def make_bucket(self, name: str) -> None:
+        self.client().create_bucket(Bucket=name)
 
 
 def into_environment(monkeypatch: pytest.MonkeyPatch, url: str, access: str, secret: str) -> None:

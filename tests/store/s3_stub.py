@@ -275,7 +275,9 @@ class _Handler(BaseHTTPRequestHandler):
         upload = self.memory.upload(self.query["uploadId"])
         number = int(self.query["partNumber"])
         if (source := self.headers.get("x-amz-copy-source")) is None:
-            self._checked()
+            if self._checked() is None:
+                # The service would take it: the fault would show at the end only, after all parts.
+                raise Refused(400, "InvalidRequest")
             upload.parts[number] = self.body
             return 200, b"", {"ETag": Held(self.body, {}).tag}
         held = self.memory.find(unquote(source).split("/", 1)[1])

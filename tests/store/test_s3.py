@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
+import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+import writetime.store
 from tests import s3_server
 from tests.store import s3_stub
 from tests.store.s3_stub import Held, Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import open_store, s3
+from writetime.store import open_store
+from writetime.store import s3 as s3_module
 from writetime.store.checksum import crc32c
 from writetime.store.s3 import S3Store
 
@@ -32,7 +36,7 @@ BIG = b"0123456789abcdef" * (PART // 16 * 3) + b"end"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small parts, and no waiting between attempts."""
     for name in ("_ONE_REQUEST", "_PART", "_COPIED_PART"):
-        monkeypatch.setattr(s3, name, PART)
+        monkeypatch.setattr(s3_module, name, PART)
     monkeypatch.setattr(standard.ExponentialBackoff, "delay_amount", lambda *_: 0.0)
 
 
@@ -52,6 +56,14 @@ def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_store(url)
     assert "word" not in str(caught.value)
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "writetime.store.s3")
+    monkeypatch.delattr(writetime.store, "s3")
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    with pytest.raises(ConfigError, match=r"writetime\[s3\]"):
+        open_store("s3://bucket")
 
 
 def test_a_url_can_name_the_service(s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +146,7 @@ PASSING = [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests"), 
 def test_passing_faults_are_ridden_out(store: S3Store, s3_memory: Stub, status: int, code: str) -> None:
     for call in EVERY_CALL.values():
         store.put("a", b"1")
-        s3_memory.faults[:] = [(status, code)] * (s3._ATTEMPTS - 1)
+        s3_memory.faults[:] = [(status, code)] * (s3_module._ATTEMPTS - 1)
         call(store)
         assert not s3_memory.faults
         s3_memory.objects.pop("b", None)
@@ -226,15 +238,32 @@ def test_a_write_whose_answer_was_lost_has_succeeded(store: S3Store, s3_memory: 
     assert not s3_memory.uploads
 
 
+def test_of_two_who_send_parts_the_later_is_refused(store: S3Store, s3_memory: Stub) -> None:
+    def overtake(request: str) -> None:
+        if "partNumber=2" in request:
+            s3_memory.watch = lambda _: None
+            S3Store(store.url).put("a", b"first")
+
+    s3_memory.watch = overtake
+    with pytest.raises(PreconditionFailed):
+        store.put("a", BIG, if_generation=0)
+    assert store.read("a") == b"first"
+    assert not s3_memory.uploads
+
+
 @pytest.mark.parametrize("data", [b"1", BIG], ids=["at once", "in parts"])
 def test_all_answers_are_lost(store: S3Store, s3_memory: Stub, data: bytes) -> None:
     """The object is there, whole: who asks again is told so."""
-    s3_memory.lose_answers = 1
-    s3_memory.only, s3_memory.faults = {"HEAD"}, [(503, "SlowDown")] * 100
+
+    def go_quiet(request: str) -> None:
+        if not request.startswith("HEAD") and "uploads" not in request and "partNumber" not in request:
+            s3_memory.only, s3_memory.faults = {"HEAD"}, [(503, "SlowDown")] * 100
+
+    s3_memory.watch, s3_memory.lose_answers = go_quiet, 1
     with pytest.raises(StoreUnavailable):
         store.put("a", data, if_generation=0)
+    s3_memory.watch, s3_memory.lose_answers = lambda _: None, 0
     s3_memory.faults.clear()
-    s3_memory.lose_answers = 0
     with pytest.raises(PreconditionFailed):
         store.put("a", data, if_generation=0)
     assert store.read("a") == data
@@ -287,8 +316,16 @@ def test_an_upload_that_somebody_calls_off_can_be_made_again(store: S3Store, s3_
     assert store.put("a", BIG, if_generation=0).size == len(BIG)
 
 
+def test_what_is_there_already_is_not_sent(store: S3Store, s3_memory: Stub) -> None:
+    store.put("a", BIG)
+    s3_memory.requests.clear()
+    with pytest.raises(PreconditionFailed, match="no object was expected"):
+        store.put("a", BIG, if_generation=0)
+    assert {request.split()[0] for request in s3_memory.requests} == {"HEAD"}
+
+
 def test_many_parts_are_larger_ones(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_MOST_PARTS", 2)
+    monkeypatch.setattr(s3_module, "_MOST_PARTS", 2)
     assert store.put("a", BIG).size == len(BIG)
     assert s3_memory.objects["a"].parts == 2
 
@@ -310,8 +347,8 @@ def test_a_file_that_changes_between_checksum_and_upload(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * size)
-    measured = s3.crc32c_of(path)
-    monkeypatch.setattr(s3, "crc32c_of", lambda _: measured)
+    measured = s3_module.crc32c_of(path)
+    monkeypatch.setattr(s3_module, "crc32c_of", lambda _: measured)
     for changed in (b"y" * size, b"x" * (size - 1), b"x" * (size + 1)):
         path.write_bytes(changed)
         with pytest.raises(ChecksumMismatch):
@@ -384,7 +421,7 @@ def test_metadata_come_back_as_they_were(store: S3Store) -> None:
 
 
 def test_listing_is_lazy(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_LOOKS", 1)
+    monkeypatch.setattr(s3_module, "_LOOKS", 1)
     for number in range(20):
         store.put(f"{number:02d}", b"")
     s3_memory.requests.clear()
@@ -392,3 +429,58 @@ def test_listing_is_lazy(store: S3Store, s3_memory: Stub, monkeypatch: pytest.Mo
     next(listing)
     assert sum(request.startswith("GET /bucket?") for request in s3_memory.requests) == 2
     assert len(list(listing)) == 19
+
+
+# --- the same over a real server, as far as it goes
+
+
+@pytest.fixture
+def bucket(s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("_ONE_REQUEST", "_PART"):
+        # The least that a part may have.
+        monkeypatch.setattr(s3_module, name, 5 << 20)
+    bucket = f"t-{uuid.uuid4().hex}"
+    s3.make_bucket(bucket)
+    s3_server.into_environment(monkeypatch, s3.url, s3.access, s3.secret)
+    return bucket
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("size", [5, 11 << 20])
+def test_the_server_refuses_other_bytes(bucket: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * size)
+    measured = s3_module.crc32c_of(path)
+    monkeypatch.setattr(s3_module, "crc32c_of", lambda _: measured)
+    path.write_bytes(b"y" * size)
+    with pytest.raises(ChecksumMismatch, match="BadDigest"):
+        S3Store(f"s3://{bucket}").put("a", path)
+    assert S3Store(f"s3://{bucket}").head("a") is None
+
+
+@pytest.mark.s3
+def test_objects_of_other_clients(bucket: str, s3: s3_server.Server) -> None:
+    client, store = s3.client(), S3Store(f"s3://{bucket}")
+    client.put_object(Bucket=bucket, Key="plain", Body=b"hello", Metadata={"note": "theirs"})
+    upload = {"Bucket": bucket, "Key": "parts"}
+    upload["UploadId"] = client.create_multipart_upload(**upload)["UploadId"]
+    pieces = [b"x" * (5 << 20), b"end"]
+    tags = [client.upload_part(**upload, PartNumber=n, Body=piece)["ETag"] for n, piece in enumerate(pieces, 1)]
+    client.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]})
+    for name, data in (("plain", b"hello"), ("parts", b"".join(pieces))):
+        info = store.head(name)
+        assert info is not None
+        assert (info.size, info.crc32c) == (len(data), crc32c(data))
+        assert store.read(name, generation=info.generation) == data
+        assert store.put(name, b"ours", if_generation=info.generation).generation != info.generation
+    assert [info.size for info in store.list()] == [4, 4]
+
+
+@pytest.mark.s3
+def test_other_credentials_are_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    for call in EVERY_CALL.values():
+        with pytest.raises(StoreError, match=r"credentials|ListBucket") as caught:
+            call(S3Store(f"s3://{bucket}"))
+        assert not caught.value.retriable
+        assert "wrong" not in str(caught.value)

@@ -12,7 +12,8 @@ bytes, their generation from tag and time.
 One limit: a tag says nothing about metadata. Who replaces a generation can miss that, since the look, another has written the very same
 bytes once more. Needed of a service: conditional writes and deletions, CRC32C of whole objects, names in order of their UTF-8 bytes.
 
-Credentials come from the environment or from what the machine is attached to, never from the URL. Knows nothing of segments or batches.
+Credentials come from the environment, the library's own files or what the machine is attached to, never from the URL. Knows nothing of
+segments or batches.
 """
 
 from __future__ import annotations
@@ -141,6 +142,9 @@ class S3Store:
         with self._explained("write an object", name):
             crc, size = crc32c_of(data)
             condition = self._condition(name, if_generation, "write an object")
+            if if_generation == 0 and size > _ONE_REQUEST and (there := self._look(name, "write an object")):
+                # It would be refused all the same, when all parts are sent.
+                raise _precondition("write an object", name, 0, there.info.generation)
             with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb", buffering=0) as source:
                 if size <= _ONE_REQUEST:
                     return self._put_at_once(name, source.read(size + 1), crc, condition, metadata or {})
@@ -449,8 +453,9 @@ def _restless(operation: str, name: str) -> StoreUnavailable:
 
 
 def _precondition(operation: str, name: str, wanted: int | None, found: int) -> PreconditionFailed:
+    expected = "no object" if wanted == 0 else f"generation {wanted}"
     present = f"generation {found}" if found else "none"
-    return PreconditionFailed(f"generation {wanted} was expected, there is {present}", operation=operation, obj=name)
+    return PreconditionFailed(f"{expected} was expected, there is {present}", operation=operation, obj=name)
 
 
 def _code(error: boto.ClientError) -> str:
