@@ -29,6 +29,7 @@ ELSEWHERE = {
         "tests/airflow/test_running.py",
         '"--reprocess-behavior", "completed"',
     ),
+    "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_seen.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
 }
 RUN_HERE = re.compile(r"writetime (config|dump|schema|verify|--help)\b.*|make( help)?")
