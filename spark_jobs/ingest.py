@@ -475,8 +475,8 @@ class Batch:
         warehouse = self._warehouse()
         for table in captured:
             mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
-            if table.id in self.ending and any(self._shard_versions(table).buckets):
-                warehouse.replace_current(table, schema, mine.filter(F.lit(False)), self.manifest.number)
+            if table.id in self.ending:
+                warehouse.empty_current(table, self.manifest.number)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
             # The rows of a life that is over went with its DROP; only its changes are history.
             elif self.accounts[table.label]["events"] and not table.dropped:
