@@ -1,0 +1,75 @@
+"""From changes tables to topics, with real Spark, Iceberg and Kafka."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from spark_jobs import publish
+from spark_jobs.kafka import Publisher
+from spark_jobs.publish import Outbox
+from spark_jobs.session import spark_session
+from spark_jobs.warehouse import Warehouse
+from tests.schema.examples import create_table
+from tests.spark_jobs.examples import THEN, insert, schema_of, table
+from tests.spark_jobs.pipeline import Pipeline
+from tests.spark_jobs.test_kafka import consume
+from tests.spark_jobs.test_warehouse import events
+from writetime.batch.publish import Published
+from writetime.schema.learn import SchemaLearner
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+KEYS = range(1, 13)
+
+
+def test_each_event_goes_out_once_whatever_died_and_was_renamed(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline.create(tmp_path_factory.mktemp("publish"))
+    assert pipeline.config.kafka is not None
+    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"p{uuid.uuid4().hex[:8]}"})
+    assert kafka.publishers == 2
+    before = table("sold", 50, {"id": "int", "v": "int"})
+    columns = {"key": replace(before.columns["id"], name="key"), "v": before.columns["v"]}
+    after = replace(before, columns=columns)
+    learner = SchemaLearner()
+    learner.apply(create_table(before, THEN))
+    monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    spark = spark_session(pipeline.config, "tests of publishing")
+    try:
+        warehouse = Warehouse(spark, "lake")
+
+        def outbox(batch: int) -> Outbox:
+            of = before if batch < 3 else after
+            schema = schema_of(of)
+            told = events(spark, [insert(of, key, {"v": batch}, timestamp=THEN + batch, schema=schema) for key in KEYS], schema)
+            warehouse.write_changes(of, schema, told, batch)
+            return Outbox(pipeline.config, kafka, pipeline.store, spark, batch)
+
+        assert outbox(1).drain(everything=False) == Published(batch=1, events=len(KEYS))
+        # One of the publishers dies before it sends anything of the second batch; the next run is after a rename.
+        records, refused = outbox(2)._records(Published(batch=1, events=0))
+        assert records is not None
+        assert refused == {}
+        share = records.filter("publisher = 0").collect()
+        ((sent),) = Publisher(kafka).send_all(share)
+        assert 0 < sent.events == len(share) < len(KEYS)
+        last = outbox(3)
+        assert last.drain(everything=False) == Published(batch=3, events=2 * len(KEYS) - len(share))
+        assert last.drain(everything=True) == Published(batch=3, events=0)
+    finally:
+        spark.stop()
+    found = [(json.loads(key or b""), json.loads(value or b"")) for _, key, value in consume(kafka, f"{kafka.topic_prefix}.shop.sold")]
+    sequences = Counter(tuple(value["source"]["sequence"]) for _, value in found)
+    assert set(sequences.values()) == {1}
+    assert len(sequences) == 3 * len(KEYS)
+    for name, batches in (("id", [1, 2]), ("key", [3])):
+        for key in KEYS:
+            assert [value["after"] for named, value in found if named == {name: key}] == [{name: key, "v": batch} for batch in batches]
