@@ -103,6 +103,7 @@ class Agent:
     def round(self, *, drain: bool = False) -> Round:
         """One look at the folder. Raises only what concerns the folder or the node as a whole."""
         self.pulse.beat()
+        self._ask_limit()
         view = self._see(drain=drain)
         facts = self._identify()
         self._report_foreign(view.here)
@@ -113,7 +114,7 @@ class Agent:
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
                 break
             if item.state is State.LEFTOVER_IDX:
-                self._remove_leftover(folder, item)
+                self._remove_leftover(folder, item, result)
             if item.state in OURS and item.name not in result.put_aside:
                 self._ship_segment(facts, folder, item, result)
         if result.unanswered:
@@ -142,7 +143,7 @@ class Agent:
 
     def _see(self, *, drain: bool = False) -> View:
         """Look into the folders, and tell of it: in the metrics always, in the log when there is less room than before, or more again."""
-        view = View.of(self._node, self._cdc_limit(), drain=drain)
+        view = View.of(self._node, self._limit, drain=drain)
         for item in view.unclear:
             if item.name not in self._reported:
                 self._reported.add(item.name)
@@ -187,17 +188,14 @@ class Agent:
         ship, space = self._node.ship, self._see().space
         return space.share >= ship.alarm_at and space.free >= ship.disk_reserve
 
-    def _cdc_limit(self) -> int | None:
-        """cdc_total_space by configuration or from the node, which is asked until it has answered; None: not known."""
+    def _ask_limit(self) -> None:
+        """cdc_total_space of the node, where the configuration does not tell it: asked once a round until the node has answered."""
         if self._limit is None and self._link is not None and not self._limit_asked:
             try:
                 self._limit = self._link.cdc_total_space()
                 self._limit_asked = True
             except ShipError as error:
                 self._log.warning("the node did not tell its cdc_total_space", **error.as_dict())
-                # A node that answers, but not this (3.11), need not be asked again.
-                self._limit_asked = not error.retriable
-        return self._limit
 
     def _note(self, result: Round) -> None:
         """Tell the outcome to `--status`; that it cannot be written down stops nothing."""
@@ -333,11 +331,17 @@ class Agent:
             reraise=True,
         )
 
-    def _remove_leftover(self, folder: Path, item: Found) -> None:
+    def _remove_leftover(self, folder: Path, item: Found, result: Round) -> None:
         """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
         assert item.segment is not None
-        if not (folder / item.segment.filename).exists():
+        if (folder / item.segment.filename).exists():
+            return
+        try:
             upload.remove(folder / item.name)
+        except ShipError as error:
+            self._log.error("not deleted", **error.as_dict())
+            self.metrics.failed(type(error).__name__)
+            result.failed.append(error)
 
     def _report_foreign(self, found: list[Found]) -> None:
         for item in found:

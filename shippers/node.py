@@ -229,9 +229,14 @@ def _facts(session: Any) -> dict[str, Any]:
 
 
 def _cdc_total_space(session: Any) -> int | None:
-    """4.0 tells MiB under `…_in_mb`; from 4.1 on the value carries its unit, and the old name may be there too."""
+    """4.0 tells MiB under `…_in_mb`; from 4.1 on the value carries its unit, and the old name may be there too. 3.11 has no such table."""
+    from cassandra import InvalidRequest
+
     for setting, unit in (("cdc_total_space", ""), ("cdc_total_space_in_mb", "MiB")):
-        row = session.execute("SELECT value FROM system_views.settings WHERE name = %s", (setting,)).one()
+        try:
+            row = session.execute("SELECT value FROM system_views.settings WHERE name = %s", (setting,)).one()
+        except InvalidRequest:
+            return None
         if row is not None and row[0]:
             return size_of(f"{row[0]}{unit}")
     return None

@@ -150,6 +150,24 @@ def test_permission_denied(what: str, store: LocalStore, folder: Folder, agent_o
     assert agent.round().shipped == {Outcome.ALREADY_THERE if what == "unlink" else Outcome.UPLOADED: 1}
 
 
+def test_a_leftover_that_may_not_be_deleted_holds_up_no_segment(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.path / "CommitLog-7-1_cdc.idx").write_bytes(b"4\nCOMPLETED")
+    folder.segment(2)
+    real = Path.unlink
+
+    def unlink(path: Path, *rest: Any, **more: Any) -> None:
+        if path.name == "CommitLog-7-1_cdc.idx":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        real(path, *rest, **more)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    result = agent_over(store).round()
+    assert (result.shipped, len(result.failed)) == ({Outcome.UPLOADED: 1}, 1)
+    assert folder.names == ["CommitLog-7-1_cdc.idx"]
+
+
 def test_an_idx_that_may_not_be_read(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
         folder.segment(number)
