@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,6 +113,8 @@ class Link:
                 port=config.port,
                 # The newest that all supported versions speak: nothing here needs more, and nothing has to be negotiated.
                 protocol_version=4,
+                ssl_context=_tls(config),
+                ssl_options={"server_hostname": config.tls.server_name or config.address} if config.tls else None,
                 auth_provider=PlainTextAuthProvider(config.username, secret) if config.username else None,
                 execution_profiles={EXEC_PROFILE_DEFAULT: profile},
                 connect_timeout=_CONNECT_SECONDS,
@@ -246,6 +249,23 @@ def size_of(text: str) -> int | None:
     """Bytes of a size as Cassandra writes it (`4096MiB`); None if it is none, or 0, which stands for the default."""
     match = _SIZE.fullmatch(text)
     return int(match[1]) * _UNITS[match[2]] or None if match else None
+
+
+def _tls(config: NodeConfig) -> ssl.SSLContext | None:
+    """What the configuration asks for; ConfigError if its files cannot be used."""
+    if config.tls is None:
+        return None
+    tls = config.tls
+    # None would make OpenSSL ask at the terminal.
+    password = tls.key_password.get_secret_value() if tls.key_password else ""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password)
+    except OSError as error:
+        # SSLError is one too, and may have no strerror.
+        raise ConfigError(f"cannot be used: {error}", operation="read node.tls", obj=str(config.address)) from error
+    return context
 
 
 def _document(value: Mapping[str, Any]) -> bytes:

@@ -183,6 +183,22 @@ class ShipConfig(_Model):
         return self
 
 
+class TlsConfig(_Model):
+    """TLS to the node (client_encryption_options). All files are PEM."""
+
+    ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted; default: the system's.")
+    certificate: Path | None = Field(default=None, description="Our own certificate, where the node asks for one.")
+    key: Path | None = Field(default=None, description="Its private key; default: in the file of the certificate.")
+    key_password: SecretStr | None = Field(default=None, description="The key's password; write ${NAME} and set it in the environment.")
+    server_name: str | None = Field(default=None, description="Name that the node's certificate must have; default: node.address.")
+
+    @model_validator(mode="after")
+    def _a_key_has_its_certificate(self) -> TlsConfig:
+        if self.certificate is None and (self.key is not None or self.key_password is not None):
+            raise ValueError("a key without a certificate")
+        return self
+
+
 class NodeConfig(_Model):
     """What the shipper has to know of its node. Only the shipper reads this part."""
 
@@ -194,6 +210,7 @@ class NodeConfig(_Model):
     port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
     username: str | None = Field(default=None, description="CQL user.")
     password: SecretStr | None = Field(default=None, description="CQL password; write ${NAME} and set it in the environment.")
+    tls: TlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
     schema_file: Path | None = Field(default=None, description="A schema snapshot to ship when the node cannot be asked.")
     state_dir: Path | None = Field(default=None, description="Where the shipper notes what the node told it last; default: beside cdc_raw.")
     poll_seconds: float = Field(default=5.0, gt=0, description="Pause between two looks at cdc_raw.")
@@ -310,5 +327,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         absolute: dict[str, Any] = {name: (base / path).resolve() for name, path in paths.items() if path is not None}
         if config.node.ship.spill_dir is not None:
             absolute["ship"] = config.node.ship.model_copy(update={"spill_dir": (base / config.node.ship.spill_dir).resolve()})
+        if (tls := config.node.tls) is not None:
+            files = {name: path for name in ("ca", "certificate", "key") if (path := getattr(tls, name)) is not None}
+            absolute["tls"] = tls.model_copy(update={name: (base / path).resolve() for name, path in files.items()})
         update["node"] = config.node.model_copy(update=absolute)
     return config.model_copy(update=update)

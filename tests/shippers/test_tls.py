@@ -1,0 +1,163 @@
+"""TLS to the node: whom the link trusts, and what it shows of itself. The node is a socket that speaks TLS and hangs up."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from shippers.node import Link
+from writetime.config import NodeConfig, TlsConfig, load
+from writetime.errors import ConfigError, ShipError
+
+
+@dataclass
+class Identity:
+    """A self-signed certificate and its key, in files."""
+
+    certificate: Path
+    key: Path
+
+
+def identity(folder: Path, name: str, *, address: str = "127.0.0.1", password: bytes | None = None) -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName(name)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    made = Identity(folder / f"{name}.crt", folder / f"{name}.key")
+    made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    locked = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    return made
+
+
+@contextlib.contextmanager
+def node(own: Identity, *, trusts: Identity | None = None) -> Iterator[tuple[int, list[str]]]:
+    """(port, what came of each connection: `trusted`, with the client's name if it has to have one, or `refused`)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    if trusts is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(trusts.certificate)
+    came: list[str] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            with plain:
+                try:
+                    with context.wrap_socket(plain, server_side=True) as client:
+                        # With TLS 1.3 a client's certificate is judged after its side of the handshake: only data shows that all is well.
+                        came.append(f"trusted {_common_name(client.getpeercert())}".strip() if client.recv(1) else "refused")
+                except OSError:
+                    came.append("refused")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], came
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+def _common_name(certificate: Any) -> str:
+    return next((value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"), "")
+
+
+def asked(tmp_path: Path, port: int, tls: TlsConfig | None) -> ShipError:
+    with Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", port=port, tls=tls)) as link, pytest.raises(ShipError) as caught:
+        link.facts()
+    return caught.value
+
+
+def test_a_node_that_is_trusted(tmp_path: Path) -> None:
+    own = identity(tmp_path, "node")
+    with node(own) as (port, came):
+        asked(tmp_path, port, TlsConfig(ca=own.certificate))
+    assert set(came) == {"trusted"}
+
+
+@pytest.mark.parametrize("whose", ["another authority", "the system's"])
+def test_a_node_that_is_not_trusted(tmp_path: Path, whose: str) -> None:
+    own, other = identity(tmp_path, "node"), identity(tmp_path, "other")
+    with node(own) as (port, came):
+        error = asked(tmp_path, port, TlsConfig(ca=other.certificate if whose == "another authority" else None))
+    assert "CERTIFICATE_VERIFY_FAILED" in str(error)
+    assert set(came) == {"refused"}
+
+
+def test_a_node_of_another_name(tmp_path: Path) -> None:
+    own = identity(tmp_path, "node", address="192.0.2.1")
+    with node(own) as (port, came):
+        asked(tmp_path, port, TlsConfig(ca=own.certificate))
+        assert set(came) == {"refused"}
+        came.clear()
+        asked(tmp_path, port, TlsConfig(ca=own.certificate, server_name="node"))
+        assert set(came) == {"trusted"}
+
+
+def test_without_tls_nothing_is_encrypted(tmp_path: Path) -> None:
+    own = identity(tmp_path, "node")
+    with node(own) as (port, came):
+        asked(tmp_path, port, None)
+    assert set(came) == {"refused"}
+
+
+def test_a_node_that_asks_who_we_are(tmp_path: Path) -> None:
+    own, ours = identity(tmp_path, "node"), identity(tmp_path, "shipper", password=b"secret")
+    mutual = {"ca": own.certificate, "certificate": ours.certificate, "key": ours.key}
+    with node(own, trusts=ours) as (port, came):
+        asked(tmp_path, port, TlsConfig.model_validate(mutual | {"key_password": "secret"}))
+        assert set(came) == {"trusted shipper"}
+        came.clear()
+        asked(tmp_path, port, TlsConfig(ca=own.certificate))
+        assert set(came) == {"refused"}
+    for password in ({}, {"key_password": "wrong"}):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig.model_validate(mutual | password))).facts()
+
+
+def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="a key without a certificate"):
+        TlsConfig(key=tmp_path / "key")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1", tls=TlsConfig(ca=tmp_path / "nowhere"))).facts()
+    monkeypatch.setenv("KEY_PASSWORD", "secret")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        "pipeline: p\ncluster: {name: c, datacenters: [dc1]}\nbucket: b\n"
+        "node: {cdc_raw: raw, tls: {ca: ca.pem, certificate: our.pem, key_password: '${KEY_PASSWORD}'}}\n"
+    )
+    config = load(file).node
+    assert config is not None
+    assert config.tls is not None
+    assert (config.tls.ca, config.tls.certificate, config.tls.key) == (tmp_path / "ca.pem", tmp_path / "our.pem", None)
+    assert "secret" not in repr(config)
