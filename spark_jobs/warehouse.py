@@ -152,7 +152,18 @@ class Warehouse:
         """Name of the table that holds this life's changes, or None if there is none yet."""
         plain = to_column(table.name)
         names = [self._name(to_changes_namespace(table.keyspace), called) for called in (plain, _life_name(plain, table.id))]
-        return next((name for name in names if self._life(name) == str(table.id)), None)
+        held = ((name, self._held(name)) for name in names)
+        return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
+
+    def why_not(self, table: Table) -> str | None:
+        """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
+        namespaces = (to_namespace(table.keyspace), to_changes_namespace(table.keyspace))
+        try:
+            for namespace in namespaces:
+                self._life(self._name(namespace, to_column(table.name)))
+        except BatchError as error:
+            return str(error)
+        return None
 
     def open_changes(self, table: Table) -> Changes | None:
         """This life's changes as they are now, or None if there are none yet. BatchError, retriable, if another life took the name
