@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition, Lock
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
@@ -43,6 +44,7 @@ Facts = Literal["map", "struct", "none"]
 
 _BATCH_PROPERTY = "writetime.batch"
 _STEP_PROPERTY = "writetime.step"
+_SETTING = "spark.sql.iceberg.snapshot-property."
 """Of a snapshot: the batch that made it, and whether it brought `rows`, took the values of `dropped` columns, or, as `refill`, moved values
 to a column of another type."""
 _ID_PROPERTY = "writetime.table-id"
@@ -139,14 +141,46 @@ class Changes:
     versions: dict[str, dict[str, Any]]
 
 
+class _Notes:
+    """What snapshots that SQL makes tell of themselves is a setting of the session: statements that tell the same go on at once, others
+    wait for them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._changed = Condition()
+        self._told: Mapping[str, str] = {}
+        self._users = 0
+
+    @contextmanager
+    def told(self, about: Mapping[str, str]) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users or self._told == about)
+            self._told = about
+            self._users += 1
+            for key, value in about.items():
+                self._spark.conf.set(_SETTING + key, value)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                if not self._users:
+                    for key in about:
+                        self._spark.conf.unset(_SETTING + key)
+                    self._changed.notify_all()
+
+
 class Warehouse:
-    """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`."""
+    """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
+    to tables of another name."""
 
     def __init__(self, spark: SparkSession, catalog: str, layout: WarehouseConfig | None = None, fence: Fence | None = None) -> None:
         self.spark = spark
         self.catalog = catalog
         self.layout = layout or WarehouseConfig()
         self.fence = fence
+        self._notes = _Notes(spark)
+        self._making = Lock()
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table that holds this life's changes, or None if there is none yet."""
@@ -248,7 +282,7 @@ class Warehouse:
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Put a batch's events in the place of those that it has there, one by one. Dying between the two steps loses nothing."""
         self._expect_open(batch)
-        with self._viewed(rows) as view, self._noted({_BATCH_PROPERTY: str(batch)}):
+        with self._viewed(rows) as view, self._notes.told({_BATCH_PROPERTY: str(batch)}):
             self.spark.sql(
                 f"MERGE INTO {held.name} t USING {view} s ON t.batch = {batch} AND t.ordinal = s.ordinal "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
@@ -256,7 +290,7 @@ class Warehouse:
             self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
 
     def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
-        with self._viewed(rows) as view, self._noted(_snapshot_properties(batch, "rows")):
+        with self._viewed(rows) as view, self._notes.told(_snapshot_properties(batch, "rows")):
             self.spark.sql(merge_statement(name, view, shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
@@ -324,7 +358,7 @@ class Warehouse:
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
-        with self._noted(_snapshot_properties(batch, "refill")):
+        with self._notes.told(_snapshot_properties(batch, "refill")):
             self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
@@ -335,7 +369,7 @@ class Warehouse:
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
             self._expect_open(batch)
-            with self._noted(_snapshot_properties(batch, "dropped")):
+            with self._notes.told(_snapshot_properties(batch, "dropped")):
                 self.spark.sql(_drop_statement(held.name, facts, gone))
 
     # --- the rest --------------------------------------------------------------------------------------------------------
@@ -379,18 +413,6 @@ class Warehouse:
         finally:
             self.spark.catalog.dropTempView(view)
 
-    @contextmanager
-    def _noted(self, about: Mapping[str, str]) -> Iterator[None]:
-        """Snapshots that SQL makes meanwhile tell what they are of."""
-        properties = {f"spark.sql.iceberg.snapshot-property.{key}": value for key, value in about.items()}
-        for key, value in properties.items():
-            self.spark.conf.set(key, value)
-        try:
-            yield
-        finally:
-            for key in properties:
-                self.spark.conf.unset(key)
-
     def _name(self, namespace: str, table: str) -> str:
         return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
 
@@ -431,7 +453,8 @@ class Warehouse:
         return None if held is None else _life(held)
 
     def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> IcebergTable:
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
+        with self._making:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
         listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
         told = ", ".join(f"'{key}'='{value}'" for key, value in {**_PROPERTIES, **about}.items())
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""

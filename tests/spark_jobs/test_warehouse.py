@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.evolve import IcebergTable
 from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Fence, Warehouse
+from spark_jobs.warehouse import Fence, Warehouse, _Notes
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -390,3 +393,26 @@ def test_what_compaction_packs_can_still_be_replaced(warehouse: Warehouse) -> No
         warehouse.write_changes(packed, schema, again, 2)
         found = sorted((row["batch"], row["ordinal"], row["after"]["v"]) for row in rows(warehouse, "shop__changes.packed"))
         assert found == [(1, 1, 1), (2, 1, 2), (2, 2, 5)]
+
+
+def test_statements_that_tell_the_same_go_on_at_once() -> None:
+    conf: dict[str, str] = {}
+    notes = _Notes(cast(Any, SimpleNamespace(conf=SimpleNamespace(set=conf.__setitem__, unset=conf.__delitem__))))
+    told: list[dict[str, str]] = []
+    other = Event()
+
+    def tell(value: str) -> None:
+        with notes.told({"a": value}):
+            told.append(dict(conf))
+            if value == "other":
+                other.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with notes.told({"a": "same"}):
+            pool.submit(tell, "same").result(60)
+            waits = pool.submit(tell, "other")
+            assert not other.wait(0.2)
+            told.append(dict(conf))
+        waits.result(60)
+    assert [list(each.values()) for each in told] == [["same"], ["same"], ["other"]]
+    assert conf == {}
