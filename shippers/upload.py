@@ -3,6 +3,7 @@
 Strategy: every step can be repeated, and a death between any two leaves a state from which the next start goes on.
 
     stat, CRC32C       what is to be confirmed
+    head               there already, of an earlier run that died? it must be the same bytes
     ledger             processed already? then the archive must hold the same bytes
     put                only if there is none; if there is one, it must be the same bytes
     head               asked anew: the store's own size and CRC32C, and the generation that was just written
@@ -66,7 +67,7 @@ def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str
     """
     try:
         local = measure(ref, folder)
-        outcome = _processed(store, local) or _upload(store, local, metadata)
+        outcome = _known(store, local) or _upload(store, local, metadata)
     finally:
         # The node may hold a link of its own to the file: its pages would outlive the deletion.
         forget(folder / ref.segment.filename)
@@ -80,13 +81,7 @@ def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
     """What `ship` would come to, errors included. Only reads."""
     local = measure(ref, folder)
     forget(local.log)
-    if (processed := _processed(store, local)) is not None:
-        return processed
-    stored = store.head(ref.incoming)
-    if stored is None:
-        return Outcome.UPLOADED
-    _require_same(local, stored)
-    return Outcome.ALREADY_THERE
+    return _known(store, local) or Outcome.UPLOADED
 
 
 def measure(ref: SegmentRef, folder: Path) -> Local:
@@ -118,6 +113,19 @@ def remove(path: Path) -> None:
             obj=str(path),
             hint="It is safe in the bucket. The shipper must run as a user that may write to cdc_raw.",
         ) from error
+
+
+def _known(store: Store, local: Local) -> Outcome | None:
+    """How the store holds the segment already, or None.
+
+    In this order: the pipeline writes its ledger before it takes the object away, so what is neither there nor, after that, in the
+    ledger has never been there, and cannot be uploaded twice.
+    """
+    stored = store.head(local.ref.incoming)
+    if stored is None:
+        return _processed(store, local)
+    _require_same(local, stored)
+    return Outcome.ALREADY_THERE
 
 
 def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from writetime.cli import build
-from writetime.config import load
+from writetime.config import ShipConfig, load
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "writetime-ship.service"
@@ -52,6 +52,11 @@ def test_the_unit(unit: Cased) -> None:
     assert service["User"] == "cassandra"
     assert "/var/lib/cassandra" in service["ReadWritePaths"].split()
     assert service["ProtectSystem"] == "strict"
+
+
+def test_the_image_asks_where_the_shipper_answers() -> None:
+    text = (ROOT / "docker" / "shipper" / "Dockerfile").read_text(encoding="utf-8")
+    assert f"http://{ShipConfig().listen}/healthz" in text
 
 
 def test_the_sidecar(documents: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ A_PERSON = "a person"
     ("fault", "on", "settled_by", "outcome"),
     [
         (Fault.UNAVAILABLE, "put", BY_ITSELF, Outcome.UPLOADED),
-        (Fault.UNAVAILABLE, "head", BY_ITSELF, Outcome.ALREADY_THERE),
+        (Fault.UNAVAILABLE, "head", BY_ITSELF, Outcome.UPLOADED),
         (Fault.UNAVAILABLE, "read", BY_ITSELF, Outcome.UPLOADED),
         (Fault.LOST_ANSWER, "put", BY_ITSELF, Outcome.ALREADY_THERE),
         (Fault.PRECONDITION, "put", BY_ITSELF, Outcome.UPLOADED),
@@ -40,7 +40,7 @@ A_PERSON = "a person"
         (Fault.TRUNCATED, "read", BY_ITSELF, Outcome.UPLOADED),
         (Fault.GONE, "put", BY_ITSELF, Outcome.UPLOADED),
         (Fault.EXPIRED, "put", NEXT_ROUND, Outcome.UPLOADED),
-        (Fault.EXPIRED, "head", NEXT_ROUND, Outcome.ALREADY_THERE),
+        (Fault.EXPIRED, "head", NEXT_ROUND, Outcome.UPLOADED),
         (Fault.EXPIRED, "read", NEXT_ROUND, Outcome.UPLOADED),
         (Fault.FORBIDDEN, "put", NEXT_ROUND, Outcome.UPLOADED),
         (Fault.DAMAGED, "put", A_PERSON, Outcome.UPLOADED),
@@ -66,6 +66,18 @@ def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, fol
     assert first.shipped == {outcome: 1}
     assert store.read(ref(1).incoming) == data
     assert folder.names == []
+
+
+@pytest.mark.parametrize(("fault", "rounds"), [(Fault.UNAVAILABLE, 1), (Fault.EXPIRED, 2)])
+def test_the_look_after_the_upload_fails(fault: Fault, rounds: int, folder: Folder, agent_over: MakeAgent) -> None:
+    """What was uploaded counts for nothing until it has been seen there."""
+    store = MemoryStore()
+    folder.segment(1)
+    store.fail(fault, on="head", prefix="cdc/", skip=1)
+    agent = agent_over(store)
+    results = [agent.round() for _ in range(rounds)]
+    assert results[-1].shipped == {Outcome.ALREADY_THERE: 1}
+    assert len(results[0].failed) == rounds - 1
 
 
 def test_a_store_that_fails_at_every_turn(folder: Folder, agent_over: MakeAgent) -> None:

@@ -31,6 +31,6 @@ def test_nothing_is_lost_or_doubled_whenever_the_shipper_dies() -> None:
 
 
 def test_every_sabotage_is_noticed() -> None:
-    done = run("--seed", "5", "--kills", "60", "--sabotage", "all")
+    done = run("--seed", "5", "--kills", "120", "--sabotage", "all")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"^(.*): noticed", done.stdout, re.MULTILINE) == list(RULES)

@@ -148,6 +148,30 @@ def after_put(store: LocalStore, then: Callable[[], Any]) -> FaultyStore:
     return Meddled(store)
 
 
+def test_a_batch_takes_it_in_while_it_is_looked_for(store: LocalStore, folder: Folder) -> None:
+    """An earlier shipper died after the upload. Between any two looks of this one the object is archived: it is not put there again."""
+    for moment in (("head", 0), ("head", 1), ("read", 0), ("read", 1)):
+        own = LocalStore(f"{store.url}-{moment[0]}-{moment[1]}")
+        data = folder.segment(1)
+        own.put(ref(1).incoming, data)
+
+        class Meddled(FaultyStore):
+            def _call(self, what: str, name: str, *args: Any, at: tuple[str, int] = moment, to: LocalStore = own, **kwargs: Any) -> Any:
+                if what == at[0] and not at[1] and to.head(ref(1).incoming):
+                    process(to, 1)
+                try:
+                    return super()._call(what, name, *args, **kwargs)
+                finally:
+                    if what == at[0] and at[1] and to.head(ref(1).incoming):
+                        process(to, 1)
+
+        assert ship(Meddled(own), ref(1), folder.path, {}) in (Outcome.ALREADY_THERE, Outcome.ALREADY_PROCESSED)
+        if own.head(ref(1).incoming):
+            process(own, 1)
+        assert [info.name for info in own.list("cdc")] == [ref(1).archived(SEALED_AT)]
+        assert folder.names == []
+
+
 def test_a_batch_takes_it_in_at_that_very_moment(store: LocalStore, folder: Folder) -> None:
     folder.segment(1)
     assert ship(after_put(store, lambda: process(store, 1)), ref(1), folder.path, {}) is Outcome.ALREADY_PROCESSED
@@ -228,7 +252,8 @@ def test_the_store_is_asked_anew_after_the_upload(store: LocalStore, folder: Fol
     folder.segment(1)
     watched = FaultyStore(store)
     ship(watched, ref(1), folder.path, {})
-    assert watched.calls == [("read", ref(1).ledger), ("put", ref(1).incoming), ("head", ref(1).incoming)]
+    incoming = ref(1).incoming
+    assert watched.calls == [("head", incoming), ("read", ref(1).ledger), ("put", incoming), ("head", incoming)]
 
 
 def test_an_unavailable_store_is_passed_on(store: LocalStore, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

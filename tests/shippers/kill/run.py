@@ -119,6 +119,8 @@ class Run:
                 os.waitpid(pid, 0)
                 return False
             self.node.step()
+            if self.chance.random() < 0.05:
+                self._archive_some()
             time.sleep(STEP_SECONDS)
         if not os.WIFSIGNALED(status):
             self.result.found.stuck.append(f"the shipper ended by itself with code {os.waitstatus_to_exitcode(status)}: see shipper.log")
@@ -126,7 +128,7 @@ class Run:
         return True
 
     def _archive_some(self) -> None:
-        """The pipeline takes in what is there, while no shipper lives."""
+        """The pipeline takes in what is there, also while a shipper lives."""
         incoming = sorted(self.bucket.look())
         for number in self.chance.sample(incoming, len(incoming) // 3):
             self.result.archived += self.bucket.archive(number)
