@@ -12,6 +12,7 @@ import pytest
 from tests import gcs_server, s3_server
 from tests.store import gcs_stub, memory, s3_stub
 from writetime.store import Store, open_store
+from writetime.store import s3 as s3_module
 
 # What a test server does not do; the service does, and so does the stub, over which the same cases run.
 LAX = {
@@ -81,6 +82,9 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     if kind == "stub":
         request.getfixturevalue("stub")
         return Backend(kind, f"gs://{gcs_stub.BUCKET}/some/place")
+    if kind.startswith("s3"):
+        # Files of the suite go in parts.
+        monkeypatch.setattr(s3_module, "_ONE_REQUEST", 8 << 20)
     if kind == "s3-stub":
         request.getfixturevalue("s3_memory")
         return Backend(kind, f"s3://{s3_stub.BUCKET}/some/place")

@@ -190,7 +190,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.memory.truncate -= 1
             body, self.close_connection = body[: len(body) // 2], True
         if self.command != "HEAD":
-            self.wfile.write(body)
+            # Who asked may have been killed.
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body)
 
     def _makes_an_object_or_deletes_one(self) -> bool:
         return self.command == "DELETE" or (

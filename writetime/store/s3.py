@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import botocore.loaders
@@ -46,7 +46,7 @@ from writetime.store.keys import is_name, require_name
 
 _SCHEMES = ("s3", "s3+https", "s3+http")
 _ATTEMPTS = 5
-_ONE_REQUEST = 8 << 20
+_ONE_REQUEST = 64 << 20
 _PART = 8 << 20
 _MOST_PARTS = 10_000
 _COPIED_PART = 1 << 30
@@ -147,7 +147,7 @@ class S3Store:
                 raise _precondition("write an object", name, 0, there.info.generation)
             with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb", buffering=0) as source:
                 if size <= _ONE_REQUEST:
-                    return self._put_at_once(name, source.read(size + 1), crc, condition, metadata or {})
+                    return self._put_at_once(name, source, (size, crc), condition, metadata or {})
                 step = max(_PART, -(-size // _MOST_PARTS))
                 pieces = iter(lambda: source.read(step), b"")
                 return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(piece) for piece in pieces))
@@ -163,7 +163,7 @@ class S3Store:
         with self._explained("copy an object", f"{source} to {target}"):
             condition = self._condition(target, if_generation, "copy an object")
             if info.size == 0:
-                return self._put_at_once(target, b"", 0, condition, info.metadata)
+                return self._put_at_once(target, io.BytesIO(), (0, 0), condition, info.metadata)
             ranges = ((start, min(start + _COPIED_PART, info.size) - 1) for start in range(0, info.size, _COPIED_PART))
             parts = (self._copied(source, found.tag, piece) for piece in ranges)
             return self._put_in_parts(target, (info.size, info.crc32c), condition, info.metadata, parts)
@@ -265,13 +265,16 @@ class S3Store:
             raise _precondition(operation, name, if_generation, found.info.generation if found else 0)
         return {"IfMatch": found.tag}
 
-    def _put_at_once(self, name: str, data: bytes, crc: int, condition: dict[str, str], metadata: Mapping[str, str]) -> ObjectInfo:
+    def _put_at_once(
+        self, name: str, source: BinaryIO, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str]
+    ) -> ObjectInfo:
+        """Write an object of `whole` (size, CRC32C) in one request, which the library sends from the source block by block."""
         generation = _fresh_generation()
         with self._settled(name, generation):
             self._client.put_object(
-                **self._key(name), Body=data, ChecksumCRC32C=to_base64(crc), **condition, **_described(name, generation, metadata)
+                **self._key(name), Body=source, ChecksumCRC32C=to_base64(whole[1]), **condition, **_described(name, generation, metadata)
             )
-        return self._verified(ObjectInfo(name, len(data), generation, crc, datetime.now(UTC), dict(metadata)))
+        return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
 
     def _put_in_parts(
         self, name: str, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str], parts: Iterator[Any]
