@@ -11,8 +11,8 @@ from writetime_settings import settings
 RUNBOOK = """
 ### cdc_maintain
 Purges tombstones and expired cells from the state, when they are older than their table's gc_grace and than a day, as compaction does in
-the ring. A batch of its own kind, between two of `cdc_ingest`: it takes nothing in, and no row shows differently for it. Once something
-has been purged, `cdc_replay` refuses segments that were sealed before (the seal's `horizon`): what they bring may have been deleted by it.
+the ring. A batch of its own kind, between two of `cdc_ingest`: it takes nothing in, and no row shows differently for it. The seal says
+how far it went (`horizon`): `cdc_replay` refuses what is older, and leaves out what the purged may have deleted.
 
 | red square | what it means | what to do |
 |---|---|---|

@@ -277,7 +277,7 @@ class _Explosion:
                 yield from of_update
 
     def _gone(self, copies: list[dict[str, int]], ts: int) -> bool:
-        """Whether a TRUNCATE took all copies of an update."""
+        """Whether a TRUNCATE, or what was purged since, took all copies of an update."""
         return all(self.plan.cuts.gone(self.table.id.bytes, copy["segment"], copy["position"], ts) for copy in copies)
 
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:

@@ -144,7 +144,7 @@ class Batch:
         schema, captured = self._learn(surveyed)
         self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
         # Bodies of mutations go through once, and only what comes of them is kept.
-        folded = self._join(self._explode(self._route(schema, captured), schema), schema, captured).persist()
+        folded = self._join(self._explode(self._route(schema, captured), schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
         self._note_problems(surveyed, folded)
         # Read twice for every table.
@@ -258,11 +258,18 @@ class Batch:
 
     # --- folding ---------------------------------------------------------------------------------------------------------
 
-    def _explode(self, routed: DataFrame, schema: Schema) -> DataFrame:
+    def _explode(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         segments = self.segments
-        plan = ExplodePlan(schema, _versions(segments), local.cuts(self.local, segments))
+        plan = ExplodePlan(schema, _versions(segments), local.cuts(self.local, segments, self._purged(captured)))
         shards = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket", "key", "digest")
         return shards.mapInArrow(exploder(plan), schema=from_arrow_schema(ITEMS))
+
+    def _purged(self, captured: list[Table]) -> dict[bytes, int]:
+        """Up to which writetime (µs) a replay leaves out what comes again: all that was archived has been folded once, but what beat it may
+        have been purged since."""
+        if self.manifest.kind != "replay":
+            return {}
+        return {table.id.bytes: at for table in captured if (at := self._shard_versions(table).purged) is not None}
 
     def _join(self, items: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         events = self.config.events
@@ -335,7 +342,7 @@ class Batch:
         applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
-            # What a TRUNCATE took was superseded by it.
+            # What a TRUNCATE or a purged tombstone took was superseded by it.
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": count["folded"] - applied + count["truncated"]}
             for name, number in (account | {"events": count["events"]}).items():
                 self.accounts[table][name] += number

@@ -2,7 +2,8 @@
 
 Strategy: a batch of its own kind, numbered and sealed like any, so that versions of shards stay pinned and nobody else writes meanwhile. It
 takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
-through as streams, one task a shard; only records that change are written. The seal's `horizon` says what may not be replayed after it.
+through as streams, one task a shard; only records that change are written. The seal's `horizon` says how far it went, and for
+each table the newest writetime that it purged: a replay keeps to both.
 Then what no batch starts from any more is removed: versions of shards, and the generations before a TRUNCATE. Neither has to succeed: a
 shard that cannot be purged or cleaned is logged and stays as it is, until the next maintenance.
 
@@ -36,8 +37,9 @@ from writetime.errors import BatchError, ObjectNotFound, WritetimeError
 from writetime.join import flat
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
-from writetime.join.purge import RowPurger, purge_before, purge_head
+from writetime.join.purge import RowPurger, newest_purged, purge_before, purge_head
 from writetime.join.stream import Head
+from writetime.model import NO_TIMESTAMP, PartitionUpdate, Row
 from writetime.schema.model import Schema, Table
 from writetime.store import Store, open_store
 
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("batch failed", batch=options.batch, **error.as_dict())
         print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    print(f"batch {sealed.number} ({sealed.kind}) sealed: what is older than {sealed.horizon} cannot be replayed")  # noqa: T201
+    print(f"batch {sealed.number} ({sealed.kind}) sealed: purged up to {sealed.horizon}")  # noqa: T201
     return 0
 
 
@@ -97,7 +99,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     tasks = list(tasks_of(config, manifest, base, schema))
     bucket_url, now = config.bucket, manifest.now
 
-    def purge(task: Task) -> tuple[Task, Written | None, str]:
+    def purge(task: Task) -> tuple[Task, Purged | None, str]:
         try:
             return task, purge_shard(open_store(bucket_url), task, schema, number, now), ""
         except WritetimeError as error:
@@ -107,13 +109,18 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
 
     done = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(purge).collect()
     written: dict[UUID, dict[int, Written]] = defaultdict(dict)
+    newest: dict[UUID, int] = {}
     for task, after, trouble in done:
         if trouble:
             log.error("state not purged", batch=number, shard=task.uri, error=trouble)
         if after is not None:
-            written[task.table_id][task.bucket] = after
+            written[task.table_id][task.bucket] = after.written
+            newest[task.table_id] = max(after.newest, newest.get(task.table_id, after.newest))
     log.info("state purged", batch=number, shards=len(tasks), changed=sum(map(len, written.values())))
-    state = {table_id: versions.after(written.get(UUID(table_id), {})) for table_id, versions in base.state.items()}
+    state = {
+        table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
+        for table_id, versions in base.state.items()
+    }
     _carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
@@ -124,8 +131,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "accounting": [],
             "state": state,
             "snapshots_refused": {},
-            # How old a tombstone was says nothing of what it has beaten: a repair may have logged an old row yesterday.
-            "horizon": manifest.now if any(written.values()) else base.horizon,
+            "horizon": _horizon([task.before for task, after, _ in done if after is not None], base),
             "events": 0,
         }
     )
@@ -147,11 +153,29 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
                 yield Task(table_id, bucket, uri, version, names.state_lease(*place), purge_before(manifest.now, table.gc_grace_seconds))
 
 
-def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) -> Written | None:
+class Purged(NamedTuple):
+    """What became of a shard, and the newest writetime (µs) of all that went."""
+
+    written: Written
+    newest: int
+
+
+def purge_shard(store: Store, task: Task, schema: Schema, batch: int, now: int) -> Purged | None:
     """Purge one shard; None if there was nothing to purge."""
-    found = purged(Shard(task.uri, task.version), schema.tables[task.table_id], schema, task.before, now)
+    newest = NO_TIMESTAMP
+
+    def records() -> Iterator[Record]:
+        nonlocal newest
+        for record, gone in purged(Shard(task.uri, task.version), schema.tables[task.table_id], schema, task.before, now):
+            newest = max(newest, gone)
+            yield record
+
+    found = records()
     first = next(found, None)
-    return None if first is None else upsert(task.uri, task.version, batch, chain([first], found), store, task.lease)
+    if first is None:
+        return None
+    written = upsert(task.uri, task.version, batch, chain([first], found), store, task.lease)
+    return Purged(written, newest)
 
 
 class Scanned(Protocol):
@@ -160,8 +184,9 @@ class Scanned(Protocol):
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]: ...
 
 
-def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) -> Iterator[Record]:
-    """The records that change when all goes that died before the second `before`; `now` is the second up to which expiries are told."""
+def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) -> Iterator[tuple[Record, int]]:
+    """The records that change when all goes that died before the second `before`, each with the newest writetime (µs) that went of it;
+    `now` is the second up to which expiries are told."""
     order = ClusteringOrder(table, schema.types)
     partition: bytes | None = None
     rows = RowPurger(None, order, before)
@@ -174,14 +199,22 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
             static = None if update is None else update.static_row
             left = encode_head(Head(update, head.shown), order, schema.types)
             ends = None if static is None else flat.next_expiry(flat.encode(static), now)
+            old: PartitionUpdate | Row | None = head.update
+            new: PartitionUpdate | Row | None = update
         else:
             if pk != partition:
                 partition, rows = pk, RowPurger(None, order, before)
-            kept = rows.purge(flat.decode(state))
+            old = flat.decode(state)
+            new = kept = rows.purge(old)
             left = b"" if kept is None else flat.encode(kept)
             ends = flat.next_expiry(left, now) if left else None
         if left != state:
-            yield Record(key, left, ends)
+            yield Record(key, left, ends), newest_purged(old, new)
+
+
+def _horizon(purged_before: list[int], base: Sealed) -> int | None:
+    """How far tombstones have been purged, in this batch or any before: what was purged once is gone, whatever gc_grace has become."""
+    return max([*purged_before, *(() if base.horizon is None else (base.horizon,))], default=None)
 
 
 class Unneeded(NamedTuple):

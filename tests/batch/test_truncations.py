@@ -143,3 +143,10 @@ def test_a_place_beyond_midnight_is_in_utc() -> None:
     cut = Cut(AT, {}, frozenset())
     assert cut.takes_all("x", 1, moment.astimezone())
     assert not cut.takes_all("x", 1, moment + timedelta(milliseconds=1))
+
+
+def test_what_a_purged_tombstone_may_have_beaten_is_gone_wherever_it_stands() -> None:
+    made = Cuts.of({}, [Source("a", 4, NEVER)], {TABLE.bytes: 90})
+    assert made.tables == {TABLE.bytes}
+    assert [made.gone(TABLE.bytes, 0, 10, timestamp) for timestamp in (-5, 90, 91)] == [True, True, False]
+    assert not made.gone(OTHER.bytes, 0, 10, 5)

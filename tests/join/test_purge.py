@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.join.join_oracle import COUNTERS, KEY, NOW, TABLE_ID, WITH_STATICS, counter_updates, i32, update, updates
 from writetime.join.order import ClusteringOrder
 from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.join.purge import MARGIN, RowPurger, purge_before, purge_head
+from writetime.join.purge import MARGIN, RowPurger, newest_purged, purge_before, purge_head
 from writetime.join.view import VisibleRow, visible_rows
-from writetime.model import Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
+from writetime.model import NO_TIMESTAMP, Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import Table
 
 ORDER = ClusteringOrder(WITH_STATICS, {})
@@ -115,6 +115,18 @@ def test_everything_that_can_die_goes_in_its_second_and_not_before() -> None:
     assert state.rows[row.clustering or ()] == row
     assert purged(state, 100) == state
     assert purged(state, 101) == PartitionState(None, {})
+
+
+def test_the_newest_writetime_that_went_is_known() -> None:
+    """Not that of what stays, nor of what nothing could beat any more."""
+    dead, alive = DeletionTime(6, 50), DeletionTime(8, 500)
+    row = Row((i32(1), i32(1)), deletion=dead, cells=(Cell("a", 7, b"", None, 0, 50), Cell("b", 9, i32(1))), complex_deletions={"m": alive})
+    left = RowPurger(None, ORDER, 100).purge(row)
+    assert newest_purged(row, left) == 7
+    assert newest_purged(row, None) == 9
+    assert newest_purged(row, row) == NO_TIMESTAMP
+    head = PartitionUpdate(TABLE_ID, KEY, deletion=DeletionTime(5, 50), static_row=Row(None, cells=(Cell("s", 4, i32(3)),)))
+    assert newest_purged(head, purge_head(head, 100)) == 5
 
 
 def test_what_lives_stays() -> None:

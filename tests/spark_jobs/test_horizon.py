@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_jobs import maintain
+from spark_jobs.maintain import Purged
 from spark_jobs.shards import Record, Shard, Written, upsert
 from tests.join.join_oracle import WITH_STATICS
 from writetime import names
@@ -45,7 +46,7 @@ def sealed(number: int, versions: ShardVersions, horizon: int | None) -> Sealed:
     return Sealed(number=number, kind="ingest", sealed_at=at, segments=[], accounting=[], state={TABLE: versions}, horizon=horizon)
 
 
-Purge = Callable[..., Written | None]
+Purge = Callable[..., Purged | None]
 
 
 def pipeline(folder: Path) -> PipelineConfig:
@@ -54,7 +55,7 @@ def pipeline(folder: Path) -> PipelineConfig:
     return load(folder / "pipeline.yaml")
 
 
-def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, written: Written | Purge | None) -> Sealed:
+def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, written: Purged | Purge | None) -> Sealed:
     config = pipeline(folder)
     store = open_store(config.bucket)
     for what, data in (("schema", SchemaLearner().to_json().encode()), ("local", LocalDocument().to_bytes())):
@@ -67,10 +68,14 @@ def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, writ
     return maintain.maintain(config, store, spark, manifest, base)
 
 
-def test_what_was_logged_before_a_purge_is_not_replayed_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repair logs rows that are older than a tombstone days after it: the tombstone's age says nothing of what it has beaten."""
-    base = sealed(1, ShardVersions(buckets=[3], expires=[NOW + 5]), horizon=NOW - 20 * DAY)
-    assert maintained(tmp_path, monkeypatch, base, Written(4, None)).horizon == NOW
+@pytest.mark.parametrize(("horizon", "expected"), [(None, NOW - 10 * DAY), (NOW - 20 * DAY, NOW - 10 * DAY), (NOW - DAY, NOW - DAY)])
+def test_how_far_was_purged_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, horizon: int | None, expected: int) -> None:
+    base = sealed(1, ShardVersions(buckets=[3], expires=[NOW + 5], purged=70), horizon)
+    older, newer = (Purged(Written(4, None), newest) for newest in (60, 80))
+    (tmp_path / "other").mkdir()
+    after = maintained(tmp_path, monkeypatch, base, older)
+    assert (after.horizon, after.state[TABLE].purged) == (expected, 70)
+    assert maintained(tmp_path / "other", monkeypatch, base, newer).state[TABLE].purged == 80
 
 
 def test_where_nothing_is_purged_replays_reach_as_far_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +86,7 @@ def test_where_nothing_is_purged_replays_reach_as_far_as_before(tmp_path: Path, 
 def test_a_table_that_is_not_captured_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has expired in it has to be told when it is back."""
     versions = ShardVersions(buckets=[3], expires=[NOW - 5], behind=1)
-    assert maintained(tmp_path, monkeypatch, sealed(2, versions, None), Written(4, None)).state == {TABLE: versions}
+    assert maintained(tmp_path, monkeypatch, sealed(2, versions, None), Purged(Written(4, None), 60)).state == {TABLE: versions}
 
 
 def in_two_batches(folder: Path, generation: int, bucket: int, key: bytes) -> list[int]:
@@ -106,8 +111,8 @@ def test_what_no_batch_starts_from_is_removed(tmp_path: Path, monkeypatch: pytes
     (other,) = in_two_batches(tmp_path, 2, 1, b"k")[1:]
     store = open_store(pipeline(tmp_path).bucket)
 
-    def purge(_: Any, task: maintain.Task, *__: Any) -> Written | None:
-        return None if task.bucket else upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease)
+    def purge(_: Any, task: maintain.Task, *__: Any) -> Purged | None:
+        return None if task.bucket else Purged(upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease), 0)
 
     base = sealed(2, ShardVersions(generation=2, buckets=[second, other, 0]), None)
     after = maintained(tmp_path, monkeypatch, base, purge)
@@ -128,10 +133,10 @@ def test_a_shard_that_cannot_be_purged_or_cleaned_stops_nothing(tmp_path: Path, 
     cleanup = maintain.cleanup
     cleaned = []
 
-    def purge(_: Any, task: maintain.Task, *__: Any) -> Written:
+    def purge(_: Any, task: maintain.Task, *__: Any) -> Purged:
         if task.bucket == 0:
             raise BatchError("odd", operation="purge", obj=task.uri)
-        return upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease)
+        return Purged(upsert(task.uri, task.version, 3, [Record(b"k", b"", None)], store, task.lease), 0)
 
     def clean(uri: str, *args: Any, **kwargs: Any) -> int:
         if uri.endswith("1"):
@@ -147,7 +152,7 @@ def test_a_shard_that_cannot_be_purged_or_cleaned_stops_nothing(tmp_path: Path, 
 
 
 def test_a_failure_that_passes_is_no_reason_to_go_on_without_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def purge(*_: Any) -> Written:
+    def purge(*_: Any) -> Purged:
         raise BatchError("try again", operation="purge", obj="a shard", retriable=True)
 
     with pytest.raises(BatchError, match="try again"):

@@ -52,8 +52,8 @@ def shown(records: dict[bytes, bytes], key: bytes, now: int) -> list[VisibleRow]
     return visible_rows(head.static_row if head else None, rows, now=now)
 
 
-def apply(records: dict[bytes, bytes], changed: Iterator[Record]) -> dict[bytes, bytes]:
-    after = records | {record.key: record.state for record in changed}
+def apply(records: dict[bytes, bytes], changed: Iterator[tuple[Record, int]]) -> dict[bytes, bytes]:
+    after = records | {record.key: record.state for record, _ in changed}
     return {key: state for key, state in after.items() if state}
 
 
@@ -76,7 +76,8 @@ def test_what_a_head_deletes_is_of_its_own_partition_only() -> None:
     row = Row((i32(1), i32(1)), Liveness(5), cells=(Cell("a", 5, i32(9)),))
     first, second = i32(1), i32(2)
     records = records_of([update(deletion=DeletionTime(9, 50))], first) | records_of([update(rows=(row,))], second)
-    assert [record.key for record in purged(Held(records), WITH_STATICS, SCHEMA, 100, 100)] == [record_key(first)]
+    gone = list(purged(Held(records), WITH_STATICS, SCHEMA, 100, 100))
+    assert [(record.key, newest) for record, newest in gone] == [(record_key(first), 9)]
 
 
 def test_a_shard_is_written_once_and_only_if_anything_changes(tmp_path: Path) -> None:

@@ -140,15 +140,25 @@ def test_expiry_without_segments_purge_and_what_a_replay_may_not_do(tmp_path: Pa
 
     ring.write(delete_partition(2, 90))
     ring.finish_and_ship(95)
+    # A repair logs again, days later, what was deleted.
+    ring.write(insert(2, 1, 1, name=3))
+    ring.finish_and_ship(25 * DAY)
     ring.batch(30 * DAY)
     manifest = plan_maintain(ring.store, CLUSTER, now=START + timedelta(days=40))
     assert manifest is not None
     purged = maintain.run(ring.config, manifest.number)
     assert purged == maintain.run(ring.config, manifest.number)
-    assert (purged.kind, purged.events, purged.horizon) == ("maintain", 0, int(START.timestamp()) + 30 * DAY)
+    assert (purged.kind, purged.events, purged.horizon) == ("maintain", 0, int(START.timestamp()) + 20 * DAY)
     assert set(ring.remembered()) == {(1, 2)}, "the tombstones and what has expired are gone, nothing else is"
     with pytest.raises(BatchError, match="rows that they deleted would come back"):
         replay(ring, 40 * DAY)
+    days = timedelta(days=1)
+    manifest = plan_replay(ring.store, CLUSTER, start=START + 24 * days, end=START + 26 * days, now=START + 40 * days)
+    assert manifest is not None
+    sealed = ring.run(manifest)
+    account = next(each for each in sealed.accounting if each.table == "shop.orders")
+    assert (sealed.events, account.updates_in, account.superseded) == (0, 1, 1), "what has deleted it is purged, and it stays deleted"
+    assert ring.current() == {(1, 2): {"name": 2}}
 
     ring.write(update(1, 2, 40 * DAY, amount=7))
     ring.finish_and_ship(40 * DAY)

@@ -76,13 +76,15 @@ class ShardVersions(Document):
     thing in each expires (s since the epoch, None = nothing will; an empty list says nothing of any).
 
     `behind`: of a table that is not captured now, the last batch that captured it: nobody has told since what expired and was dropped.
-    `ended`: the table was dropped, and that was told. Its rows are gone, and what expires in it is no news."""
+    `ended`: the table was dropped, and that was told. Its rows are gone, and what expires in it is no news. `purged`: the newest writetime
+    (µs) of all that maintenance has purged, which may have beaten anything that is no newer."""
 
     generation: int = 0
     buckets: list[int]
     expires: list[int | None] = []
     behind: int | None = None
     ended: bool = False
+    purged: int | None = None
 
     @property
     def next_expiry(self) -> int | None:
@@ -94,6 +96,12 @@ class ShardVersions(Document):
     def captured_up_to(self, number: int) -> ShardVersions:
         """These versions where no batch after that one captures the table."""
         return self if self.behind is not None else self.model_copy(update={"behind": number})
+
+    def purged_up_to(self, newest: int | None) -> ShardVersions:
+        """These versions once that was purged as well."""
+        if newest is None or (self.purged is not None and newest <= self.purged):
+            return self
+        return self.model_copy(update={"purged": newest})
 
     def after(self, written: Mapping[int, tuple[int, int | None]]) -> ShardVersions:
         """These versions once some buckets were written: by bucket, the new version, and when the first thing in it expires."""
@@ -174,7 +182,7 @@ class Sealed(Document):
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
     horizon: int | None = Field(
         default=None,
-        description="What was sealed before this (s since the epoch) may have been beaten by tombstones that were purged since.",
+        description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far.",
     )
     events: int = 0
 

@@ -120,11 +120,11 @@ def learn(known: LocalDocument, segments: Sequence[SegmentInput], told: Told) ->
     return {host: [_record(each) for each in sorted(noted)] for host, noted in sorted(found.items())}, sorted(set(not_understood))
 
 
-def cuts(document: LocalDocument, segments: Sequence[SegmentInput]) -> Cuts:
-    """What the workers are told; `segments` are all that the batch reads, in the order of their indexes."""
+def cuts(document: LocalDocument, segments: Sequence[SegmentInput], purged: Mapping[bytes, int] | None = None) -> Cuts:
+    """What the workers are told; `segments` are all that the batch reads, in the order of their indexes. `purged`: see `Cuts.of`."""
     sources = [Source(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at) for segment in segments]
     found = cuts_by_table(_truncations(document.truncations))
-    return Cuts.of({table_id: cut for table_id, (_, cut) in found.items()}, sources)
+    return Cuts.of({table_id: cut for table_id, (_, cut) in found.items()}, sources, purged)
 
 
 def all_segments(manifest: Manifest, document: LocalDocument) -> list[SegmentInput]:

@@ -134,7 +134,7 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
     """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
 
     BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again. BatchError for an
-    interval that begins before the horizon: tombstones have been purged since, and what they had deleted would stand up again.
+    interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again.
     """
     past = history(store, cluster)
     interval = (start.astimezone(UTC), end.astimezone(UTC))
@@ -185,7 +185,7 @@ def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> No
         return
     limit = datetime.fromtimestamp(horizon, UTC)
     raise BatchError(
-        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones have been purged from the state since, "
+        f"the interval begins before {limit:%Y-%m-%dT%H:%M:%SZ}: tombstones of that time have been purged from the state, "
         "and rows that they deleted would come back",
         operation="plan a replay",
         obj=cluster,

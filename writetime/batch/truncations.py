@@ -155,9 +155,11 @@ class Cuts:
 
     _positions: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _timestamps: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    _purged: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cuts: Mapping[UUID, Cut], segments: Sequence[Source]) -> Cuts:
+    def of(cls, cuts: Mapping[UUID, Cut], segments: Sequence[Source], purged: Mapping[bytes, int] | None = None) -> Cuts:
+        """`purged`, by table id, for a replay: writetimes (µs) up to which what was purged since may have beaten what comes again."""
         positions = {
             table_id.bytes: tuple(cut.position(each.host, each.segment, each.sealed_at) for each in segments)
             for table_id, cut in cuts.items()
@@ -166,18 +168,21 @@ class Cuts:
             table_id.bytes: tuple(_NEVER if (at := cut.timestamp(each.host)) is None else at for each in segments)
             for table_id, cut in cuts.items()
         }
-        return cls(positions, timestamps)
+        return cls(positions, timestamps, purged or {})
 
     @property
     def tables(self) -> frozenset[bytes]:
-        """Ids of the tables that were ever truncated: for others nothing has to be asked."""
-        return frozenset(self._positions)
+        """Ids of the tables that were ever truncated or purged: for others nothing has to be asked."""
+        return frozenset(self._positions) | frozenset(self._purged)
 
     def gone(self, table_id: bytes, segment: int, position: int, max_timestamp: int) -> bool:
-        """Whether a TRUNCATE took this copy of an update: `position` is where its frame ends, `max_timestamp` its greatest writetime (µs).
+        """Whether a TRUNCATE or a purge took this copy of an update: `position` is where its frame ends, `max_timestamp` its greatest
+        writetime (µs).
 
         An update is gone when all its copies are.
         """
+        if max_timestamp <= self._purged.get(table_id, _NEVER):
+            return True
         positions = self._positions.get(table_id)
         if positions is None:
             return False

@@ -3,7 +3,8 @@
 A dead thing is kept so that what it has beaten loses again when it comes late. After gc_grace every replica has it, says Cassandra, and
 compaction drops it; so may the state, for nothing in it is older: settled rows hold nothing that their deletions shadow. What SELECT
 shows does not change, now or after any newer write. What is older and comes later than gc_grace does come back, as in a ring that was
-not repaired in time: therefore only maintenance purges, keeps a margin for logs that are late, and notes how far it went.
+not repaired in time: therefore only maintenance purges, keeps a margin for logs that are late, and notes how far it went, in seconds and
+in writetimes (`newest_purged`): a replay leaves out what the purged may have beaten.
 
 Seconds are counted from the local deletion time, which for what expires is its expiry; Cassandra may be earlier there by the ttl. Pure.
 
@@ -12,13 +13,14 @@ Source: Cassandra 3.11-5.0, db/DeletionPurger, db/rows/BTreeRow.purge, db/rows/A
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from writetime.join.order import ClusteringOrder
 from writetime.join.ranges import PartitionDeletions
 from writetime.join.reconcile import settle_row
-from writetime.model import NO_TTL, DeletionTime, PartitionUpdate, Row
+from writetime.model import NO_TIMESTAMP, NO_TTL, DeletionTime, PartitionUpdate, Row
 
 MARGIN: Final = 86_400
 """Seconds that a tombstone is kept at least, whatever the table's gc_grace: logs of other nodes may be late by that much."""
@@ -58,6 +60,30 @@ class RowPurger:
         active = self._deletions.covering(self._order.key(row.clustering or ()))
         purged = _purged(settle_row(row, active=active, counter=self._order.counter), self._before)
         return None if purged.is_empty else purged
+
+
+def newest_purged(old: PartitionUpdate | Row | None, left: PartitionUpdate | Row | None) -> int:
+    """The greatest writetime (µs) of what is in a head or row and no more in what is left of it; NO_TIMESTAMP if all is."""
+    return max(set(_writetimes(old)) - set(_writetimes(left)), default=(NO_TIMESTAMP, ""))[0]
+
+
+def _writetimes(of: PartitionUpdate | Row | None) -> Iterator[tuple[int, str]]:
+    """Writetime and name of everything that can beat anything."""
+    if isinstance(of, PartitionUpdate):
+        if of.deletion is not None:
+            yield of.deletion.marked_for_delete_at, "partition"
+        for each in of.range_tombstones:
+            yield each.deletion.marked_for_delete_at, f"range {each.start} {each.end}"
+        yield from _writetimes(of.static_row)
+    elif of is not None:
+        if of.liveness is not None:
+            yield of.liveness.timestamp, "liveness"
+        if of.deletion is not None:
+            yield of.deletion.marked_for_delete_at, "row"
+        for cell in of.cells:
+            yield cell.timestamp, f"cell {cell.column!r} {cell.path!r}"
+        for column, by in of.complex_deletions.items():
+            yield by.marked_for_delete_at, f"column {column!r}"
 
 
 def _purged(row: Row, before: int) -> Row:
