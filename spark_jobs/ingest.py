@@ -18,6 +18,7 @@ import pickle
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -70,6 +71,8 @@ from writetime.store import Store, open_store
 
 log = structlog.get_logger()
 
+_COMMITTERS = 4
+"""Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -186,7 +189,10 @@ class Batch:
         self.store.put(name, learner.to_json().encode())
         schema = learner.schema()
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
-        self.refused = {table.id: reason for table in wanted if (reason := why_not(table, schema))}
+        warehouse = self._warehouse()
+        with ThreadPoolExecutor(_COMMITTERS) as pool:
+            reasons = list(pool.map(lambda table: why_not(table, schema) or warehouse.why_not(table), wanted))
+        self.refused = {table.id: reason for table, reason in zip(wanted, reasons, strict=True) if reason}
         captured = [table for table in wanted if table.id not in self.refused]
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))

@@ -1,0 +1,43 @@
+"""A table of somebody else has the name that a captured one needs: that one waits, and no other does. Real Spark and Iceberg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from spark_jobs import ingest
+from tests.schema.examples import create_table
+from tests.spark_jobs.synthetic import ORDERS, Ring, i32, insert, micros
+from writetime.commitlog.encode import encode_mutation
+from writetime.model import Liveness, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Schema
+from writetime.schema.system import TABLES
+
+FREE = replace(ORDERS, name="free", id=UUID("8cbda380-e583-11f1-817f-f173fd8e050e"))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_table_whose_name_is_taken_waits_and_no_other_does(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}", warehouse=str(tmp_path / "lake" / "warehouse"))
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.orders", schema=pa.schema([("mine", pa.int32())]))
+    ring.write(encode_mutation(create_table(FREE, micros(-98)), Schema(tables=TABLES)))
+    ring.write(insert(1, 1, 1, name=1))
+    written = PartitionUpdate(FREE.id, i32(2), rows=(Row((i32(1),), Liveness(micros(1))),))
+    ring.write(encode_mutation(Mutation((written,)), Schema(tables={FREE.id: FREE})))
+    ring.finish_and_ship(10)
+    sealed = ingest.run(ring.config, ring.plan(100).number)
+    counts = {account.table: (account.applied, account.quarantined) for account in sealed.accounting}
+    assert (counts["shop.free"], counts["shop.orders"]) == ((1, 0), (0, 1))
+    (problem,) = sealed.segments[0].problems
+    assert "somebody else made it" in problem.message
+    assert sealed.held == [sealed.segments[0].object]
+    assert [row["id"] for row in catalog.load_table("shop.free").scan().to_arrow().to_pylist()] == [2]
+    assert catalog.load_table("shop.orders").schema().column_names == ["mine"]
