@@ -1,7 +1,7 @@
 """Start and stop versitygw, an S3 server over a folder: `var/bin/versitygw` of the repository, or $VERSITYGW.
 
-It honours If-Match and If-None-Match on writes, completions and deletions, verifies CRC32Cs and signatures. Does not build the server:
-`make test-s3` does.
+It honours If-Match and If-None-Match on writes, completions and deletions, verifies CRC32Cs and signatures. The folder must lie on a file
+system with extended attributes. Does not build the server: `make test-s3` does.
 """
 
 from __future__ import annotations
