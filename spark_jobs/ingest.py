@@ -17,7 +17,7 @@ import json
 import pickle
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -73,6 +73,7 @@ log = structlog.get_logger()
 
 _COMMITTERS = 4
 """Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
+_EVENTS_PER_TASK = 20_000
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -152,6 +153,8 @@ class Batch:
         self._note_problems(surveyed, folded)
         # Read twice for every table.
         events = self._typed_events(folded, schema, captured).persist()
+        # Made now, in all tasks at once: what is written of them goes through few.
+        events.count()
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._commit_current(events, schema, captured)
@@ -448,11 +451,19 @@ class Batch:
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
-        for table in captured:
+
+        def commit(table: Table) -> None:
             if self.accounts[table.label]["events"]:
-                mine = events.filter((F.col("table_id") == F.lit(bytearray(table.id.bytes))) & F.col("ordinal").isNotNull())
+                mine = self._of_table(events, table).filter("ordinal IS NOT NULL")
                 warehouse.write_changes(table, schema, mine, self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
+
+        _for_each(captured, commit)
+
+    def _of_table(self, events: DataFrame, table: Table) -> DataFrame:
+        """A table's events, few of them in one task: what a task costs is more than what they do."""
+        tasks = 1 + self.accounts[table.label]["events"] // _EVENTS_PER_TASK
+        return events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes))).coalesce(tasks)
 
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each touched shard, one task a shard, and collect the versions for the next batch."""
@@ -486,18 +497,20 @@ class Batch:
 
     def _commit_current(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
-        for table in captured:
-            mine = events.filter(F.col("table_id") == F.lit(bytearray(table.id.bytes)))
+
+        def commit(table: Table) -> None:
             if table.id in self.ending:
                 warehouse.empty_current(table, self.manifest.number)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
             # The rows of a life that is over went with its DROP; only its changes are history.
             elif self.accounts[table.label]["events"] and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
-                write(table, schema, mine, self.manifest.number)
+                write(table, schema, self._of_table(events, table), self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
             elif table.id in self.reshaped:
                 warehouse.follow(table, schema, self.manifest.number)
+
+        _for_each(captured, commit)
 
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
@@ -541,6 +554,18 @@ def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
     came_in = {account.table: account.updates_in for account in accounting}
     differing = [table for table in sorted({*read, *came_in}) if read.get(table, 0) != came_in.get(table, 0)]
     return [f"{table}: {read.get(table, 0)} were read, {came_in.get(table, 0)} are accounted for" for table in differing]
+
+
+def _for_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
+    """Commit several tables at once. Lives of one name, which take it from each other, go one after the other."""
+
+    def commit_lives(lives: list[Table]) -> None:
+        for table in lives:
+            commit(table)
+
+    by_name = [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)]
+    with ThreadPoolExecutor(_COMMITTERS) as pool:
+        list(pool.map(commit_lives, by_name))
 
 
 def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:
