@@ -298,8 +298,10 @@ def test_a_table_that_somebody_else_made_is_left_alone(warehouse: Warehouse) -> 
         write(warehouse, taken, 1, insert(taken, 1, schema=schema_of(taken)), schema=schema_of(taken))
     assert "somebody else made it" in (warehouse.why_not(taken) or "")
     # Publishing goes on with the others.
-    warehouse.spark.sql("CREATE TABLE lake.shop__changes.taken (id int) USING iceberg")
+    taken = table("taken_too", 15, {"id": "int"})
+    warehouse.spark.sql("CREATE TABLE lake.shop__changes.taken_too (id int) USING iceberg")
     assert warehouse.changes_of(taken) is None
+    assert "somebody else made it" in (warehouse.why_not(taken) or "")
 
 
 def _seal(store: Store, number: int) -> None:
