@@ -372,12 +372,17 @@ class Batch:
         done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
         counts = {row.segment: json.loads(row.detail) for row in done}
         problems: dict[int, list[Problem]] = defaultdict(list)
-        for number, position, body, detail in self._bad_ranges(surveyed, folded):
-            problems[number].append(self._keep(number, position, body, json.loads(detail)))
+        torn: dict[int, int] = defaultdict(int)
+        for number, position, body, text in self._bad_ranges(surveyed, folded):
+            detail = json.loads(text)
+            if detail["kind"] == "torn_tail" and self.manifest.segments[number].ending == "after-crash":
+                torn[number] += len(body)
+            else:
+                problems[number].append(self._keep(number, position, body, detail))
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems[index], key=lambda p: (p.position, p.size, p.kind, p.message))
             count = {name: counts[index][name] for name in ("frames", "updates")}
-            self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, **count)
+            self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, torn=torn[index], **count)
 
     def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
         for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").distinct().toLocalIterator():

@@ -87,6 +87,9 @@ def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
         name = pipeline.incoming(node, filename)
         pipeline.store.put(name, data)
         bad[name] = data
+    # What the node had not synced when it crashed, it lost as well.
+    crashed = pipeline.incoming(2, fullest.name)
+    pipeline.store.put(crashed, names["truncated"][2], metadata={"ending": "after-crash"})
     snapshot = f"{schema_prefix(pipeline.cluster)}20200101T000000Z-broken.json"
     pipeline.store.put(snapshot, b"this is no JSON")
 
@@ -97,6 +100,8 @@ def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
     assert all(account.balanced for account in sealed.accounting)
     expect_the_rings_answer(pipeline)
 
+    torn = outcomes[pipeline.incoming(1, fullest.name)].problems[0].size
+    assert (outcomes[crashed].problems, outcomes[crashed].torn) == ([], torn)
     kinds = {label: outcomes[pipeline.incoming(node, filename)].problems[0].kind for label, (node, filename, _) in names.items()}
     assert kinds == {"empty": "NotASegment", "a text": "NotASegment", "unknown table": "UnknownTable", "truncated": "torn_tail"}
     for name, data in bad.items():

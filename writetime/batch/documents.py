@@ -18,6 +18,7 @@ from writetime.store import ObjectInfo, Store
 
 BatchKind = Literal["ingest", "replay", "maintain"]
 SegmentState = Literal["archived", "quarantined", "retry"]
+Ending = Literal["completed", "after-crash"]
 
 
 class Document(BaseModel):
@@ -38,13 +39,14 @@ class Document(BaseModel):
 
 
 class SegmentInput(Document):
-    """One segment as the manifest pins it: that generation of that object."""
+    """One segment as the manifest pins it: that generation of that object. `ending` is how its node left it, as the shipper saw it."""
 
     object: str
     generation: int
     size: int
     crc32c: int
     sealed_at: datetime
+    ending: Ending = "completed"
 
     @classmethod
     def from_object(cls, info: ObjectInfo) -> SegmentInput:
@@ -55,6 +57,7 @@ class SegmentInput(Document):
             size=info.size,
             crc32c=info.crc32c,
             sealed_at=_moment(info.metadata.get("sealed_at")) or info.created,
+            ending="after-crash" if info.metadata.get("ending") == "after-crash" else "completed",
         )
 
     @property
@@ -138,12 +141,14 @@ class Problem(Document):
 
 
 class SegmentOutcome(Document):
-    """What a batch made of one segment."""
+    """What a batch made of one segment. `torn`: bytes that its node had not synced when it crashed. It has lost them as well, so they are
+    no problem; of a segment that its node completed they would be one."""
 
     object: str
     frames: int = 0
     updates: int = 0
     problems: list[Problem] = []
+    torn: int = 0
 
     @property
     def ok(self) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -24,7 +24,6 @@ from tests.ring.proof.lake import Event, Lake, cql_name
 from writetime.batch.documents import Sealed, total
 
 EXPIRY_SLACK_SECONDS = 1
-TORN = "torn_tail"
 _LAST = 5
 
 
@@ -172,10 +171,8 @@ def _numbers(numbers: list[tuple[int, int]], teller: _Teller) -> Iterator[Mismat
             yield teller.tell("duplicate", "", f"ordinals of batch {batch}", f"1 to {len(ordinals)}", str(ordinals[:20]))
 
 
-def check_batch(sealed: Sealed, updates: int | None, where: str, torn: Collection[str] = ()) -> Iterator[Mismatch]:
-    """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold.
-
-    `torn`: files that were being written when their node was killed. What no sync marker covers there is lost to the node as well."""
+def check_batch(sealed: Sealed, updates: int | None, where: str) -> Iterator[Mismatch]:
+    """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold."""
     for account in [*sealed.accounting, total(sealed.accounting)]:
         if not account.balanced:
             yield Mismatch("account", where, account.table, ring="a balance", ours=account.model_dump())
@@ -186,8 +183,6 @@ def check_batch(sealed: Sealed, updates: int | None, where: str, torn: Collectio
             yield Mismatch("account", where, "*", column=what, ring=expected, ours=told)
     for outcome in sealed.segments:
         for problem in outcome.problems:
-            if problem.kind == TORN and outcome.object.rsplit("/", 1)[-1] in torn:
-                continue
             yield Mismatch(
                 "problem", where, outcome.object, str(problem.position), ring="no problem", ours=f"{problem.kind}: {problem.message}"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +21,6 @@ from cassandra import ConsistencyLevel, DriverException, InvalidRequest
 from cassandra.cluster import NoHostAvailable, Session
 from cassandra.query import BatchStatement, BatchType, SimpleStatement
 
-from shippers.folder import State, classify, look
 from tests.ring.cassandra import VERSIONS, Ring, seen_up
 from tests.ring.node import Node
 from tests.ring.proof import answer, check
@@ -48,7 +47,6 @@ class Outcome:
     done: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
-    torn: set[str] = field(default_factory=set)
     answers: list[Answer] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     segments: int = 0
@@ -216,18 +214,8 @@ class Live:
         if not all(other.running for other in self.ring.nodes):
             return False
         self._forget_session()
-        if kill:
-            self._note_torn(node)
         (self.ring.kill if kill else self.ring.stop)(node)
         return True
-
-    def _note_torn(self, node: Node) -> None:
-        """What the node writes to just now. It is killed a moment later, with what the last sync has not covered."""
-        completed = {item.name for item in classify(look(node.cdc_raw)) if item.state is State.COMPLETED}
-        files = sorted(path.name for path in node.cdc_raw.glob("*.log") if path.name not in completed)
-        self.outcome.torn.update(files)
-        if self.pipeline.kept is not None:
-            self.pipeline.kept.keep_torn(files)
 
     def _do_start(self, node: Node) -> bool:
         return not node.running and self._start(node)
@@ -294,8 +282,8 @@ class Live:
         session.execute(f"DROP TABLE {table}")
         return True
 
-    def _do_ship(self, node: Node) -> None:
-        shipped = self.pipeline.ship(node)
+    def _do_ship(self, node: Node, *, drain: bool = False) -> None:
+        shipped = self.pipeline.ship(node, drain=drain)
         self.outcome.mismatches += [Mismatch("problem", node.name, "shipper", ring="shipped", ours=str(error)) for error in shipped.failed]
 
     def _do_ship_all(self, _: Node) -> None:
@@ -308,7 +296,7 @@ class Live:
         if sealed is None:
             return False
         where = f"batch {sealed.number}"
-        self.outcome.mismatches += check.check_batch(sealed, self.pipeline.updates(sealed), where, self.outcome.torn)
+        self.outcome.mismatches += check.check_batch(sealed, self.pipeline.updates(sealed), where)
         self.outcome.batches += 1
         self.outcome.segments += len(sealed.segments)
         self.outcome.events += sealed.events
@@ -332,7 +320,7 @@ class Live:
             # A batch that fails is worth a replay above all.
             if self.pipeline.kept is not None:
                 self.pipeline.kept.keep_answer(where, found)
-        mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where, self.outcome.torn)]
+        mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
         self.outcome.mismatches += mismatches
         rows = sum(len(table.rows) for table in found.tables)
         say(f"{where}: {len(found.tables)} tables, {rows} rows, {self.outcome.events} events so far, {len(mismatches)} mismatches")
@@ -383,12 +371,16 @@ class Live:
         self._do_ship(node)
 
     def _part_with(self, node: Node) -> None:
-        """Take what the node's shipper still finds. The last segment stays: a node that left does not seal it (Cassandra 5.0,
-        StorageService.drain: not after a decommission), no more than one that died. What is in it, others hold as well."""
+        """Take all that the node has left: its last segment too, which one that leaves does not seal (Cassandra 5.0, StorageService.drain:
+        not after a decommission), no more than one that dies."""
         self._forget_session()
         node.stop()
         self.ring.nodes.remove(node)
-        self._do_ship(node)
+        self._do_ship(node, drain=True)
+        self.outcome.mismatches += [
+            Mismatch("problem", "shipper", str(path), ring="shipped", ours="left on a node that is gone")
+            for path in _with_captured_writes(node.cdc_raw)
+        ]
         self.ring.wait_until_connected()
 
     # --- quiet ----------------------------------------------------------------------------------------------------------------------
@@ -408,7 +400,7 @@ class Live:
             time.sleep(0.25)
 
     def _ship_everything(self) -> None:
-        """Until every segment that holds a captured write is in the bucket. One that no node will ever complete is a mismatch."""
+        """Until every segment that holds a captured write is in the bucket."""
         deadline = time.monotonic() + SEAL_SECONDS
         self._do_roll(self.ring.nodes[0])
         rolled = time.monotonic()
@@ -418,11 +410,8 @@ class Live:
             left = [path for node in self.ring.nodes for path in _with_captured_writes(node.cdc_raw)]
             if not left:
                 return
-            orphans = [path for path in left if path.stat().st_nlink == 1]
-            if time.monotonic() > deadline or len(orphans) == len(left):
-                for path in left:
-                    said = "an index without COMPLETED, and the node has let go of it" if path in orphans else "still growing"
-                    self.outcome.mismatches.append(Mismatch("problem", "shipper", str(path), ring="shipped", ours=said))
+            if time.monotonic() > deadline:
+                self.outcome.mismatches += [Mismatch("problem", "shipper", str(path), ring="shipped", ours="still there") for path in left]
                 return
             if time.monotonic() - rolled > 10.0:
                 self._do_roll(self.ring.nodes[0])
@@ -452,12 +441,9 @@ def _with_captured_writes(cdc_raw: Path) -> list[Path]:
     return sorted(found)
 
 
-def left_behind(pipeline: Pipeline, where: str, torn: Collection[str]) -> Iterator[Mismatch]:
-    """Segments that no batch has taken in, though there was nothing left to do. A torn one waits for a person."""
-    taken_in = {outcome.object for sealed in pipeline.sealed for outcome in sealed.segments}
+def left_behind(pipeline: Pipeline, where: str) -> Iterator[Mismatch]:
+    """Segments that no batch has taken in, though there was nothing left to do."""
     for info in pipeline.store.list(names.incoming_prefix(CLUSTER)):
-        if info.name in taken_in and info.name.rsplit("/", 1)[-1] in torn:
-            continue
         yield Mismatch("problem", where, info.name, ring="taken in", ours="still there")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Self
 
+from pydantic import ByteSize
 from pyspark.sql import SparkSession
 
 from shippers.agent import Agent, Round
@@ -35,7 +36,7 @@ from writetime.batch.archive import archive
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.plan import plan_ingest, plan_replay
 from writetime.commitlog.segment import peek, scan
-from writetime.config import NodeConfig, PipelineConfig
+from writetime.config import NodeConfig, PipelineConfig, ShipConfig
 from writetime.store import Store, open_store
 
 CLUSTER = "proof"
@@ -46,7 +47,7 @@ BUCKETS = 2
 class Kept:
     """What a run gave to the pipeline, in order, and what the ring answered; in one folder, to be replayed.
 
-    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}, {"torn": [file]}.
+    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,10 +84,6 @@ class Kept:
                 (self.folder / file).write_bytes(store.read(info.name))
                 objects.append({"name": info.name, "file": file, "metadata": dict(info.metadata)})
         self._note({"batch": {"now": now, "objects": objects}})
-
-    def keep_torn(self, files: list[str]) -> None:
-        """Files that were being written when their node was killed."""
-        self._note({"torn": files})
 
     def keep_answer(self, where: str, answer: Answer) -> None:
         file = f"answer-{where.replace(' ', '-')}.json"
@@ -170,14 +167,18 @@ class Pipeline:
 
     # --- shippers -------------------------------------------------------------------------------------------------------------------
 
-    def ship(self, node: Node) -> Round:
-        """What `writetime ship --once` does on a node, which may be down."""
-        about = NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port, poll_seconds=0.1)
+    def ship(self, node: Node, *, drain: bool = False) -> Round:
+        """What `writetime ship --once` does on a node, which may be down, or `--drain` on one that is gone for good.
+
+        What a node that crashed has left is not left to it: it will find the segments shipped when it starts again, and replays them all
+        the same."""
+        ship = ShipConfig(after_crash_seconds=0, disk_reserve=ByteSize(0))
+        about = NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port, poll_seconds=0.1, ship=ship)
         link = Link(about) if node.running else None
         # A shipper that starts while its node is down knows it from its notes.
         config = self.config.model_copy(update={"node": about})
         try:
-            return Agent(config, self.store, link=link, stop=Event(), pause=0.05).round()
+            return Agent(config, self.store, link=link, stop=Event(), pause=0.05).round(drain=drain)
         finally:
             if link is not None:
                 link.close()

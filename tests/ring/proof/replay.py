@@ -22,8 +22,6 @@ def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
             for step in kept.steps():
                 if "batch" in step:
                     _batch(step["batch"], kept, pipeline, outcome)
-                elif "torn" in step:
-                    outcome.torn.update(step["torn"])
                 else:
                     _quiet(step["quiet"], kept, pipeline, outcome)
             if outcome.answers:
@@ -52,7 +50,7 @@ def _batch(step: dict[str, object], kept: Kept, pipeline: Pipeline, outcome: Out
 
 def _judge(sealed: Sealed | None, pipeline: Pipeline, outcome: Outcome) -> None:
     if sealed is not None:
-        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), f"batch {sealed.number}", outcome.torn)
+        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), f"batch {sealed.number}")
 
 
 def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
@@ -61,7 +59,7 @@ def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcom
     while (sealed := pipeline.batch()) is not None:
         _judge(sealed, pipeline, outcome)
     outcome.answers.append(found)
-    mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"], outcome.torn)]
+    mismatches = [*check.check(found, pipeline.lake, step["where"]), *left_behind(pipeline, step["where"])]
     outcome.mismatches += mismatches
     say(f"{step['where']}: {sum(len(table.rows) for table in found.tables)} rows, {len(mismatches)} mismatches")
 
