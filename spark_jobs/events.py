@@ -1,7 +1,8 @@
 """From raw events to typed ones, on the way to the sinks. A function for `mapInArrow`.
 
-In: FOLDED rows of the kinds `event` and `deletion` with their `ordinal`. Out: the same in the order in which they came, with an event's
-dictionary (see `telling`) as a pickle in `payload`. Every value was looked at when it came in (`explode`), so nothing can fail here.
+In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: the same in the order in which they came, with their `ordinal`
+and an event's dictionary (see `telling`) as a pickle in `payload`. Every value was looked at when it came in (`explode`), so nothing can
+fail here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_jobs import telling
+from spark_jobs.packs import unpacked
 from spark_jobs.rows import RowShape, why_not
 from spark_jobs.scan import Batches, chunked
 from writetime.commitlog.mutation import decode_update
@@ -31,23 +33,25 @@ TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("
 @dataclass(frozen=True, slots=True)
 class EventPlan:
     """What typing is told. `files` and `hosts` go by index of the segment among those that the batch reads; `expected` by table id;
-    `before`, too: as the batch before knew them, tables of which columns have been dropped since."""
+    `before`, too: as the batch before knew them, tables of which columns have been dropped since. `starts`: ordinals ahead of a shard's."""
 
     schema: Schema
     now: int
     files: list[str]
     hosts: list[str]
     expected: dict[bytes, int]
+    starts: dict[tuple[bytes, int], int] = field(default_factory=dict)
     before: dict[bytes, Table] = field(default_factory=dict)
 
 
 def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
-    """FOLDED with `ordinal` -> TYPED."""
+    """Packs -> TYPED."""
 
     def type_batches(batches: Batches) -> Batches:
         tables: dict[bytes, TypedEvents] = {}
         for batch in batches:
-            yield from chunked((_typed(row, plan, tables) for row in batch.to_pylist()), TYPED)
+            for events in unpacked(batch["state"].to_pylist()):
+                yield from chunked((_typed(row, plan, tables) for row in events.to_pylist()), TYPED)
 
     return type_batches
 
@@ -57,7 +61,9 @@ def _typed(row: dict[str, Any], plan: EventPlan, tables: dict[bytes, TypedEvents
     if table_id not in tables:
         tables[table_id] = TypedEvents(plan, UUID(bytes=table_id))
     payload = pickle.dumps(tables[table_id].event(row))
-    return {"table_id": table_id, "ordinal": row["ordinal"], "last": row["last"], "payload": payload}
+    # What the stream does not tell has no place in it.
+    ordinal = None if row["seq"] is None else plan.starts[table_id, row["bucket"]] + row["seq"] + 1
+    return {"table_id": table_id, "ordinal": ordinal, "last": row["last"], "payload": payload}
 
 
 class TypedEvents:

@@ -34,9 +34,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import telling
 from spark_jobs.events import TYPED, EventPlan, typed
-from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
-from spark_jobs.join import FOLDED, FoldPlan, joiner, records
+from spark_jobs.explode import ExplodePlan, exploder
+from spark_jobs.join import FOLDED, FoldPlan, joiner
 from spark_jobs.maintain import maintain
+from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
 from spark_jobs.rows import why_not
 from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
@@ -148,7 +149,7 @@ class Batch:
         schema, captured = self._learn(surveyed)
         self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
         # Bodies of mutations go through once, and only what comes of them is kept.
-        folded = self._join(self._explode(self._route(schema, captured), schema, captured), schema, captured).persist()
+        folded = self._fold(self._route(schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
         self._note_problems(surveyed, folded)
         # Read twice for every table.
@@ -246,9 +247,9 @@ class Batch:
             self.config.cluster.commitlog_keystore,
             local.only(self.manifest, self.local),
         )
-        routed = tasks(self.spark, segments, groups(segments)).mapInArrow(route, schema=from_arrow_schema(ROUTED))
-        shards = [{"kind": "shard", "table_id": table_id, "bucket": bucket} for table_id, bucket in self._due(captured)]
-        return routed.unionByName(self.spark.createDataFrame(shards, schema=from_arrow_schema(ROUTED)))
+        routed = tasks(self.spark, segments, groups(segments)).mapInArrow(packing(route), schema=from_arrow_schema(PACKED))
+        due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED)) for shard in self._due(captured)]
+        return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
     def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
         # Of a life that is over all rows went at once.
@@ -267,12 +268,6 @@ class Batch:
 
     # --- folding ---------------------------------------------------------------------------------------------------------
 
-    def _explode(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        segments = self.segments
-        plan = ExplodePlan(schema, _versions(segments), local.cuts(self.local, segments, self._purged(captured)))
-        shards = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket", "key", "digest")
-        return shards.mapInArrow(exploder(plan), schema=from_arrow_schema(ITEMS))
-
     def _purged(self, captured: list[Table]) -> dict[bytes, int]:
         """Up to which writetime (µs) a replay leaves out what comes again: all that was archived has been folded once, but what beat it may
         have been purged since."""
@@ -280,8 +275,10 @@ class Batch:
             return {}
         return {table.id.bytes: at for table in captured if (at := self._shard_versions(table).purged) is not None}
 
-    def _join(self, items: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        events = self.config.events
+    def _fold(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
+        """Take the mutations of each shard apart, and join what comes of them into its state."""
+        segments, events = self.segments, self.config.events
+        explode = exploder(ExplodePlan(schema, _versions(segments), local.cuts(self.local, segments, self._purged(captured))))
         shards = {key: place for table in captured for key, place in self._shards(table).items()}
         plan = FoldPlan(
             schema=schema,
@@ -293,7 +290,8 @@ class Batch:
             deletes=events.deletes,
             dropped_before={table_id: dropped_columns(table) for table_id, table in self.altered.items()},
         )
-        return items.sortWithinPartitions(*ORDER).mapInArrow(joiner(plan), schema=from_arrow_schema(FOLDED))
+        gathered = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
+        return gathered.mapInArrow(folding(explode, joiner(plan)), schema=from_arrow_schema(FOLDED))
 
     def _shards(self, table: Table) -> dict[tuple[bytes, int], tuple[str, int]]:
         versions = self._shard_versions(table)
@@ -387,6 +385,8 @@ class Batch:
     def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
         for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").distinct().toLocalIterator():
             yield row.segment, row.position, bytes(row.body), row.detail
+        if not any(count.get("quarantined") for count in self.accounts.values()):
+            return
         refused = folded.filter("kind = 'quarantined'")
         for row in refused.select("copies", "state", "detail").distinct().toLocalIterator():
             for copy in row.copies:
@@ -407,7 +407,7 @@ class Batch:
     def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         """Events with their ordinal: dense within (batch, table name), by life of the table (TRUNCATE first, DROP last), bucket, key and
         writetime."""
-        starts: list[tuple[bytes, int, int]] = []
+        starts: dict[tuple[bytes, int], int] = {}
         of_tables: list[tuple[bytes, int, bool, bytes]] = []
         for _, lives in groupby(captured, key=lambda table: table.full_name):
             start = 0
@@ -418,24 +418,23 @@ class Batch:
                     of_tables.append((table.id.bytes, start, False, pickle.dumps(self._truncation(schema, table))))
                     self.accounts[table.label]["events"] += 1
                 for bucket in range(len(self._shard_versions(table).buckets)):
-                    starts.append((table.id.bytes, bucket, start))
+                    starts[table.id.bytes, bucket] = start
                     start += self.events.get((table.id.bytes, bucket), 0)
                 if table.id in self.ending:
                     start += 1
                     of_tables.append((table.id.bytes, start, False, pickle.dumps(self._drop(schema, table))))
                     self.accounts[table.label]["events"] += 1
-        offsets = self.spark.createDataFrame(starts, schema="table_id binary, bucket int, start bigint")
-        events = folded.filter("kind in ('event', 'deletion')").join(F.broadcast(offsets), ["table_id", "bucket"])
         plan = EventPlan(
             schema=schema,
             now=self.manifest.now,
             files=[segment.ref.segment.filename for segment in self.segments],
             hosts=[segment.ref.node.host_id for segment in self.segments],
             expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
+            starts=starts,
             before=self.altered,
         )
-        numbered = events.withColumn("ordinal", F.col("start") + F.col("seq") + 1)
-        made = numbered.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
+        events = folded.filter(F.col("kind") == EVENTS).select("state")
+        made = events.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
         return made.unionByName(self.spark.createDataFrame(of_tables, schema=from_arrow_schema(TYPED)))
 
     def _truncation(self, schema: Schema, table: Table) -> dict[str, Any]:
@@ -485,7 +484,7 @@ class Batch:
                 row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
                 yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
-        found = folded.filter("kind = 'record'").select("table_id", "bucket", "key", "state", "expires_at")
+        found = folded.filter(F.col("kind") == RECORDS).select("table_id", "bucket", "state")
         grouped = found.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
         done = grouped.mapInArrow(write, schema=from_arrow_schema(_WRITTEN)).collect()
         written: dict[bytes, dict[int, Written]] = defaultdict(dict)
@@ -571,6 +570,11 @@ def _for_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
     by_name = [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)]
     with ThreadPoolExecutor(_COMMITTERS) as pool:
         list(pool.map(commit_lives, by_name))
+
+
+def _marker(table_id: bytes, bucket: int) -> dict[str, Any]:
+    """A row of ROUTED that only says that there is the shard."""
+    return {"kind": "shard", "table_id": table_id, "bucket": bucket}
 
 
 def _reshaped(before: Schema, schema: Schema, table: Table) -> bool:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from spark_jobs.plain import Part, PlainRows, looked_up
 from spark_jobs.runs import by_shard, whole
 from spark_jobs.scan import COPIES, Batches, chunked
-from spark_jobs.shards import Record, Shard
+from spark_jobs.shards import Shard
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.mutation import decode_update
 from writetime.cql.ordered import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
@@ -381,9 +381,3 @@ class _Peekable:
             key, group = self.next
             yield key, group
             self.go_on(key)
-
-
-def records(batches: Batches) -> Iterator[Record]:
-    """The state records of batches that have their columns."""
-    for batch in batches:
-        yield from map(Record, *(batch[name].to_pylist() for name in Record._fields))

@@ -1,0 +1,83 @@
+"""Rows that travel packed: what comes out is what went in, in order, however little memory there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_jobs import packs
+from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
+from spark_jobs.join import FOLDED, FoldPlan, joiner
+from spark_jobs.packs import EVENTS, PACKED, RECORDS, by_digest, by_place, folding, in_order, packed, packing, records, unpacked
+from spark_jobs.scan import ROUTED, Batches
+from tests.spark_jobs.examples import KEYS_ONLY, NOW, ORDERS, SCHEMA, THEN, delete, folded, frame, insert, of_kind, payloads, routed
+from writetime.batch.truncations import Cuts
+from writetime.cql.ordered import HEAD
+
+
+def item(random: Random) -> dict[str, Any]:
+    row = random.choice([HEAD, b"\1\2", b"\1\2\1\2", b"\1\3", b"\1\2\0"])
+    pk = random.choice([b"\0\0\0\1a", b"\0\0\0\2ab", b"\0\0\0\1\xff"])
+    ts = random.choice([0, 1, -1, 255, 256, -(2**63), 2**63 - 1, THEN])
+    return {**dict.fromkeys(ITEMS.names), "kind": "item", "pk": pk, "row": row, "ts": ts, "content": random.randbytes(2), "item": bytes(9)}
+
+
+@pytest.mark.parametrize(("room", "size"), [(1 << 20, 1 << 20), (1, 64), (2000, 1), (700, 500)])
+def test_items_in_their_order_however_little_fits_into_memory(room: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "SORTED_BYTES", room)
+    monkeypatch.setattr(packs, "BYTES_PER_PACK", size)
+    random = Random(room)
+    rows = [item(random) for _ in range(300)]
+    batches = [pa.RecordBatch.from_pylist(rows[at : at + 7], schema=ITEMS) for at in range(0, len(rows), 7)]
+    found = [row for batch in in_order(batches, by_place) for row in batch.to_pylist()]
+    assert [tuple(row[name] for name in ORDER[2:]) for row in found] == sorted(tuple(row[name] for name in ORDER[2:]) for row in rows)
+    assert list(in_order([], by_place)) == []
+
+
+def some_frames() -> list[dict[str, Any]]:
+    made = [insert(ORDERS, key, {"name": str(key)}, line, timestamp=THEN + line) for key in range(9) for line in (2, 1)]
+    made += [insert(KEYS_ONLY, key, {}, "c") for key in range(4)] + [delete(ORDERS, 3, THEN + 1)]
+    return [frame(each, segment=segment, position=100 + at) for at, each in enumerate(made) for segment in (0, 1)]
+
+
+@pytest.mark.parametrize("size", [1, 700, 4 << 20])
+def test_folding_packed_rows_comes_to_what_folding_rows_does(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "BYTES_PER_PACK", size)
+    monkeypatch.setattr(packs, "SORTED_BYTES", size)
+    frames = some_frames()
+    rows = routed(frames)
+    rows += [{**dict.fromkeys(ROUTED.names), "kind": "not_ours", "table": "shop.other", "table_id": bytes(16), "updates": 5}]
+
+    def route(_: Batches) -> Iterator[pa.RecordBatch]:
+        for at in range(0, len(rows), 5):
+            yield pa.RecordBatch.from_pylist(rows[at : at + 5], schema=ROUTED)
+
+    shards = {(table.bytes, 0): ("", 0) for table in SCHEMA.tables}
+    marker = pa.RecordBatch.from_pylist([{"kind": "shard", "table_id": ORDERS.id.bytes, "bucket": 0}], schema=ROUTED)
+    gathered = [row for batch in packing(route)([]) for row in batch.to_pylist()] + [packed(ORDERS.id.bytes, 0, marker)]
+    gathered.sort(key=lambda row: (row["table_id"] or b"", row["bucket"] or 0))
+    fold = folding(exploder(ExplodePlan(SCHEMA, [7] * 3, Cuts())), joiner(FoldPlan(SCHEMA, NOW, None, shards)))
+    found = list(fold([pa.RecordBatch.from_pylist(gathered, schema=PACKED)]))
+    assert all(batch.schema == FOLDED for batch in found)
+    out = [row for batch in found for row in batch.to_pylist()]
+    assert {EVENTS, RECORDS, "account", "not_ours"} <= {row["kind"] for row in out}
+    assert not {"event", "record"} & {row["kind"] for row in out}
+    plain = folded(frames)
+    events = [row for batch in unpacked(row["state"] for row in of_kind(out, EVENTS)) for row in batch.to_pylist()]
+    assert sorted(map(repr, events)) == sorted(repr({name: row[name] for name in events[0]}) for row in of_kind(plain, "event"))
+    states = [batch for batch in found if batch["kind"][0].as_py() == RECORDS]
+    assert sorted(records(states)) == sorted(payloads(plain, "record"))
+    assert [row["updates"] for row in of_kind(out, "not_ours")] == [5]
+
+
+def test_copies_stand_side_by_side() -> None:
+    rows = routed(some_frames())
+    Random(1).shuffle(rows)
+    (batch,) = in_order([pa.RecordBatch.from_pylist(rows, schema=ROUTED)], by_digest)
+    digests = batch["digest"].to_pylist()
+    assert sum(a != b for a, b in pairwise(digests)) == len(set(digests)) - 1
