@@ -13,7 +13,7 @@ from tests.commitlog.packed import KEYS, PACKINGS, repack
 from tests.schema.examples import create_table
 from writetime import names
 from writetime.batch.check import check_segment
-from writetime.batch.documents import Manifest, Sealed
+from writetime.batch.documents import LedgerEntry, Manifest, Sealed
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, Schema
@@ -92,6 +92,30 @@ def test_an_encrypted_segment_without_its_keystore(store: Store) -> None:
     (problem,) = check_segment(store, CLUSTER, NAME)
     assert problem.kind == "UnsupportedSegment"
     assert "commitlog_keystore" in problem.message
+
+
+def test_what_a_node_lost_in_a_crash_is_nothing_wrong(store: Store) -> None:
+    """A segment that ends so, and is held for something else, is good once that is mended: also as a copy that says nothing of a crash."""
+    torn = segment(encode_mutation(insert(1), SCHEMA), encode_mutation(insert(2), SCHEMA))[:-40]
+    info = store.put(NAME, torn, metadata={"ending": "after-crash"})
+    assert kinds(store) == ["UnknownTable"]
+    entry = LedgerEntry(
+        object=NAME,
+        state="quarantined",
+        size=info.size,
+        crc32c=info.crc32c,
+        sealed_at=NOW,
+        ending="after-crash",
+        batch=1,
+        updated_at=NOW,
+    )
+    mended = segment(ddl(), encode_mutation(insert(1), SCHEMA), encode_mutation(insert(2), SCHEMA))[:-40]
+    store.put(NAME, mended)
+    assert kinds(store) == ["torn_tail"]
+    store.put(entry_name := names.SegmentRef.from_object(NAME).ledger, entry.to_bytes())
+    assert kinds(store) == []
+    store.put(entry_name, entry.model_copy(update={"ending": "completed"}).to_bytes())
+    assert kinds(store) == ["torn_tail"]
 
 
 def test_damage_and_what_is_no_segment(store: Store) -> None:

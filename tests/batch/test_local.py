@@ -13,7 +13,7 @@ import pytest
 
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.documents import LocalDocument, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
+from writetime.batch.documents import Ending, LocalDocument, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
 from writetime.batch.local import all_segments, cuts, decide, only, read_local, settle
 from writetime.batch.plan import plan_ingest, plan_replay
 from writetime.commitlog.encode import encode_mutation
@@ -57,10 +57,10 @@ class Ring:
     def ref(self, node: str, segment: int) -> names.SegmentRef:
         return names.SegmentRef(names.NodeName(CLUSTER, "dc1", node), names.SegmentName(id=segment, version=7))
 
-    def ship(self, node: str, segment: int, at: float, *local: bytes) -> None:
+    def ship(self, node: str, segment: int, at: float, *local: bytes, ending: Ending = "completed") -> None:
         """`at`: the minute at which the node had finished it."""
         name = self.ref(node, segment).incoming
-        self.store.put(name, f"{node} {segment}".encode(), metadata={"sealed_at": minute(at).isoformat()})
+        self.store.put(name, f"{node} {segment}".encode(), metadata={"sealed_at": minute(at).isoformat(), "ending": ending})
         self.told[f"{node} {segment}"] = list(local)
 
     def plan(self) -> Manifest:
@@ -295,7 +295,7 @@ def test_a_rerun_goes_by_what_the_first_run_decided(ring: Ring) -> None:
 
 
 def test_a_rerun_decides_anew_when_what_was_to_be_read_again_was_mended(ring: Ring) -> None:
-    ring.ship("a", 3, 70)
+    ring.ship("a", 3, 70, ending="after-crash")
     bad = ring.ref("a", 3).incoming
     ring.run(ring.plan(), bad=bad)
     ring.ship("a", 2, 60, truncated(3, 20, 60))
@@ -306,6 +306,7 @@ def test_a_rerun_decides_anew_when_what_was_to_be_read_again_was_mended(ring: Ri
     second = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
     info = ring.store.head(bad)
     assert info is not None
+    assert second.rereads[0].segment.ending == "after-crash"
     assert second.rereads[0].segment.generation == info.generation != first.rereads[0].segment.generation
     # The first run may have written the state that it had opened, of frames that are not read now.
     assert [document.generations[ORDERS.id].generation for document in (first, second)] == [1, 2]

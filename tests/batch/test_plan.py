@@ -13,7 +13,7 @@ import pytest
 
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
+from writetime.batch.documents import Accounting, Ending, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
 from writetime.batch.plan import EXPIRY_PAUSE, checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_manifest
 from writetime.batch.publish import Published, publish_due, write_published
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
@@ -36,9 +36,9 @@ def ref(segment_id: int) -> names.SegmentRef:
     return names.SegmentRef(NODE, names.SegmentName(id=segment_id, version=7))
 
 
-def ship(store: LocalStore, segment_id: int, data: bytes = b"segment", sealed_at: datetime = NOW) -> str:
+def ship(store: LocalStore, segment_id: int, data: bytes = b"segment", sealed_at: datetime = NOW, ending: Ending = "completed") -> str:
     name = ref(segment_id).incoming
-    store.put(name, data, if_generation=0, metadata={"sealed_at": sealed_at.isoformat()})
+    store.put(name, data, if_generation=0, metadata={"sealed_at": sealed_at.isoformat(), "ending": ending})
     return name
 
 
@@ -227,6 +227,25 @@ def test_a_quarantined_segment_waits_until_a_person_clears_it(store: LocalStore)
     assert (entry.state, entry.batch) == ("archived", 2)
     assert [step["state"] for step in entry.history] == ["quarantined", "retry"]
     assert (entry.sealed_at, entry.archived_as) == (NOW, ref(1).archived(NOW)), "a mended copy belongs to the hour of the segment"
+
+
+def test_a_mended_copy_is_still_what_a_crash_has_left(store: LocalStore) -> None:
+    """Else its torn tail, which is no problem, would hold it for ever."""
+    bad = ship(store, 1, ending="after-crash")
+    seal(store, planned(store), bad={bad})
+    archive(store, CLUSTER, 1)
+    store.put(bad, b"mended")
+    assert mark_for_retry(store, bad).ending == "after-crash"
+    assert [segment.ending for segment in planned(store).segments] == ["after-crash"]
+
+
+def test_a_ledger_that_does_not_tell_how_a_segment_ended_leaves_it_to_the_object(store: LocalStore) -> None:
+    bad = ship(store, 1, ending="after-crash")
+    seal(store, planned(store), bad={bad})
+    archive(store, CLUSTER, 1)
+    store.put(ref(1).ledger, ledger(store, 1).model_copy(update={"ending": "completed"}).to_bytes())
+    mark_for_retry(store, bad)
+    assert [segment.ending for segment in planned(store).segments] == ["after-crash"]
 
 
 def test_a_replacement_that_came_after_reading_is_kept_for_the_next_batch(store: LocalStore) -> None:

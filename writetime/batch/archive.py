@@ -51,7 +51,7 @@ def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
     info = store.head(object_name)
     if info is None:
         raise ObjectNotFound("the segment is not there", operation="clear a segment", obj=object_name)
-    segment = SegmentInput.from_object(info).model_copy(update={"sealed_at": entry.sealed_at})
+    segment = entry.noted(SegmentInput.from_object(info))
     return _note(store, segment, "retry", entry.batch, SegmentOutcome(object=object_name, frames=entry.frames), None)
 
 
@@ -126,6 +126,7 @@ def _note(
         size=segment.size,
         crc32c=segment.crc32c,
         sealed_at=segment.sealed_at,
+        ending=segment.ending,
         batch=batch,
         frames=outcome.frames,
         problems=outcome.problems,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from writetime import names
-from writetime.batch.documents import Problem
+from writetime.batch.documents import Ending, LedgerEntry, Problem, SegmentInput
 from writetime.batch.plan import history, read_schema
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
@@ -24,14 +24,29 @@ from writetime.store import Store
 def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None = None) -> list[Problem]:
     """What ingest would find wrong with the segment as it is in the bucket now; an empty list when it is good.
 
-    `keys` open an encrypted segment."""
+    `keys` open an encrypted segment. What a node had not synced when it crashed, it has lost as well: there that is nothing wrong."""
     buffer = store.read(name)
     try:
         found = scan(buffer, name=name, keys=keys)
     except SegmentError as error:
         return [Problem(kind=type(error).__name__, position=0, size=len(buffer), message=str(error))]
-    damaged = [Problem(kind=p.kind, position=p.position, size=p.size, message=str(p.error)) for p in found.problems]
+    crashed = _ending(store, name) == "after-crash"
+    damaged = [
+        Problem(kind=p.kind, position=p.position, size=p.size, message=str(p.error))
+        for p in found.problems
+        if not (crashed and p.kind == "torn_tail")
+    ]
     return sorted(damaged + _undecodable(found, known_schema(store, cluster)), key=lambda p: p.position)
+
+
+def _ending(store: Store, name: str) -> Ending:
+    """How its node left the segment: as the object says, or the ledger, where a person has put another copy."""
+    info = store.head(name)
+    if info is None:
+        return "completed"
+    segment = SegmentInput.from_object(info)
+    entry = LedgerEntry.read(store, segment.ref.ledger)
+    return segment.ending if entry is None else entry.noted(segment).ending
 
 
 def known_schema(store: Store, cluster: str) -> SchemaLearner:

@@ -243,19 +243,27 @@ class LocalDocument(Document):
 
 
 class LedgerEntry(Document):
-    """What became of one segment; overwritten as it moves on, `history` keeps the way it came."""
+    """What became of one segment; overwritten as it moves on, `history` keeps the way it came.
+
+    `sealed_at` and `ending` are the shipper's notes on the first copy: one that a person has put in its place need not carry them."""
 
     object: str
     state: SegmentState
     size: int
     crc32c: int
     sealed_at: datetime
+    ending: Ending = "completed"
     batch: int
     frames: int = 0
     problems: list[Problem] = []
     archived_as: str | None = None
     updated_at: datetime
     history: list[dict[str, Any]] = []
+
+    def noted(self, segment: SegmentInput) -> SegmentInput:
+        """The segment as its node left it, whatever copy of it lies there now."""
+        ending: Ending = "after-crash" if "after-crash" in (self.ending, segment.ending) else "completed"
+        return segment.model_copy(update={"sealed_at": self.sealed_at, "ending": ending})
 
 
 def total(accounts: Iterable[Accounting]) -> Accounting:

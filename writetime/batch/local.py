@@ -217,7 +217,7 @@ class _Past:
             info = self._store.head(name)
             entry = LedgerEntry.read(self._store, names.SegmentRef.from_object(name).ledger)
             if info is not None and entry is not None and entry.frames:
-                yield SegmentInput.from_object(info).model_copy(update={"sealed_at": entry.sealed_at})
+                yield entry.noted(SegmentInput.from_object(info))
 
     def _folded(self, since: int) -> Iterator[SegmentInput]:
         """All that batches have read from `since` to the base."""

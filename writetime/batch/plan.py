@@ -242,11 +242,11 @@ def _held(store: Store, sealed: Sealed | None) -> dict[str, LedgerEntry]:
 
 
 def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | None:
-    """The segment, unless it is held back and not cleared. A mended copy does not know when its node sealed it: the ledger does."""
+    """The segment, unless it is held back and not cleared. A mended copy does not know how and when its node left it: the ledger does."""
     segment = SegmentInput.from_object(info)
     if entry is None:
         return segment
-    return segment.model_copy(update={"sealed_at": entry.sealed_at}) if entry.state == "retry" else None
+    return entry.noted(segment) if entry.state == "retry" else None
 
 
 def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:
