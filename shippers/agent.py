@@ -137,7 +137,15 @@ class Agent:
         if mode is not Mode.SERVICE or result.shipped or result.failed:
             counts = {outcome.name.lower(): count for outcome, count in result.shipped.items()}
             self._log.info("round", **counts, failed=len(result.failed), waiting=result.waiting, foreign=result.foreign)
-        return result.ok
+        return result.ok and (mode is Mode.SERVICE or self._nothing_left(drain=mode is Mode.DRAIN))
+
+    def _nothing_left(self, *, drain: bool) -> bool:
+        """Whether nothing waits to be shipped, by a look of its own: a round may have been interrupted, or been too early for some."""
+        view = self._see(drain=drain)
+        left = [item.name for item in view.here + view.aside if item.state in OURS]
+        if left:
+            self._log.error("not all is shipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
+        return not left
 
     # --- what there is, and how much room
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -250,6 +251,38 @@ def test_drain_says_when_something_is_left(store: LocalStore, folder: Folder, ag
     store.put(ref(1).incoming, b"other bytes")
     assert not agent_over(store).run(Mode.DRAIN)
     assert len(folder.names) == 2
+
+
+@pytest.mark.parametrize("mode", [Mode.DRAIN, Mode.ONCE])
+@pytest.mark.parametrize("aside", [False, True])
+def test_a_run_that_is_interrupted_says_that_something_is_left(
+    store: LocalStore,
+    folder: Folder,
+    agent_over: MakeAgent,
+    settings: PipelineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    aside: bool,
+) -> None:
+    assert settings.node is not None
+    folder.segment(1)
+    if aside:
+        settings.node.spill.mkdir(parents=True)
+        (settings.node.spill / "CommitLog-7-2.log").write_bytes(b"aside")
+    else:
+        folder.segment(2)
+    stop, real = Event(), store.put
+
+    def stopped_meanwhile(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == ref(1).incoming:
+            stop.set()
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(store, "put", stopped_meanwhile)
+    with capture_logs() as logs:
+        assert not agent_over(store, stop=stop).run(mode)
+    assert [log["oldest"] for log in logs if log["event"] == "not all is shipped"] == ["CommitLog-7-2.log"]
+    assert agent_over(store).run(mode)
 
 
 # --- a node that is rebuilt
