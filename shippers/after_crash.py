@@ -3,12 +3,13 @@
 Strategy: the kernel is asked whether a process has the file open for writing (`writer`). What nobody writes to is left to its node for a
 while all the same: one that comes back after a crash completes most such segments itself, and then they are shipped like any other. Where
 the kernel cannot say, a segment with an idx is never taken for finished by its age alone; only a drain, for which a person has stopped the
-node, takes it. The whole file is shipped, with what follows its last sync marker: so it equals what a replay completes later.
+node, takes it, and only if neither its age nor an answer on the node's port speaks against that. The whole file is shipped, with what
+follows its last sync marker: so it equals what a replay completes later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from writetime.errors import SegmentError, ShipError
 _ASKED = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
 _HEAD = 1 << 16
 _MARKER_SIZE = 8
+_STOP_IT = "Stop the node first (nodetool drain, then stop it): what it writes from now on would be left behind."
+_WAIT = " If it is stopped, wait until ship.after_crash_seconds are over."
 
 
 def settle(folder: Path, found: Iterable[Found], *, now: float, patience: float) -> tuple[list[Found], list[Found]]:
@@ -44,25 +47,47 @@ def settle(folder: Path, found: Iterable[Found], *, now: float, patience: float)
     return settled, unclear
 
 
-def drain(folder: Path, found: Iterable[Found]) -> list[Found]:
-    """Everything that anything was written into, the node being stopped. ShipError if a process still has one open for writing."""
+def drain(folder: Path, found: Iterable[Found], *, now: float, patience: float, answers: Callable[[], bool]) -> list[Found]:
+    """Everything that anything was written into, the node being stopped.
+
+    ShipError if a process still has one open for writing, or may have: where the kernel cannot say, log and idx must not have been written
+    to for `patience` s, and the node must not answer. `answers` is asked at most once.
+    """
     drained = []
+    silent = False
     for item in found:
         if item.state not in _ASKED:
             drained.append(item)
             continue
-        if nobody_writes(folder / item.name) is False:
-            raise ShipError(
-                "is open for writing",
-                operation="drain cdc_raw",
-                obj=str(folder / item.name),
-                hint="Stop the node first (nodetool drain, then stop it): what it writes from now on would be left behind.",
-            )
+        alone = nobody_writes(folder / item.name)
+        if alone is False:
+            raise _refusal(folder, item, "is open for writing", _STOP_IT)
+        if alone is None:
+            if now - _last_write(folder, item) < patience:
+                raise _refusal(folder, item, "may be open for writing: it was written to a short time ago", _STOP_IT + _WAIT)
+            if not silent and answers():
+                raise _refusal(folder, item, "may be open for writing: the node answers", _STOP_IT)
+            silent = True
         if item.state is State.MOVED_IN:
             drained.append(replace(item, state=State.COMPLETED))
         else:
             drained.append(replace(item, state=State.AFTER_CRASH) if is_used(folder / item.name) else item)
     return drained
+
+
+def _refusal(folder: Path, item: Found, why: str, hint: str) -> ShipError:
+    return ShipError(why, operation="drain cdc_raw", obj=str(folder / item.name), hint=hint)
+
+
+def _last_write(folder: Path, item: Found) -> float:
+    """In s since the epoch, to the log or its idx: a node writes to the log through a mapping, whose time may lag behind."""
+    assert item.segment is not None
+    try:
+        return max(item.mtime, (folder / item.segment.idx_filename).stat().st_mtime)
+    except FileNotFoundError:
+        return item.mtime
+    except OSError as error:
+        raise _refusal(folder, item, f"its idx cannot be looked at: {error.strerror}", _STOP_IT) from error
 
 
 def is_used(path: Path) -> bool:

@@ -39,7 +39,7 @@ _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
 _AFTER_CRASH = "after-crash"
-_UNCLEAR = "If its node is gone or has restarted since: `writetime ship --drain`, as the user that owns the files."
+_UNCLEAR = "If its node is to go, stop it first, then `writetime ship --drain`, as the user that owns the files."
 
 
 class Mode(Enum):

@@ -7,8 +7,10 @@ talks to Cassandra, over CQL to this one node; it connects when it is needed and
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -166,6 +168,22 @@ def require_node(config: PipelineConfig) -> NodeConfig:
     if config.node is None:
         raise ConfigError("there is no `node` part", operation="start the shipper", hint="Add `node: {cdc_raw: …}`.")
     return config.node
+
+
+def answers(node: NodeConfig) -> bool:
+    """Whether anything accepts a connection on the node's CQL port. ShipError if that cannot be found out."""
+    operation = "find out whether the node is stopped"
+    if node.address is None:
+        hint = "Set node.address: the system cannot say here whether a segment is written to, so the node's port is tried."
+        raise ShipError("node.address is not set", operation=operation, obj=str(node.cdc_raw), hint=hint)
+    try:
+        with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError as error:
+        if isinstance(error, (ConnectionRefusedError, TimeoutError)) or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return False
+        hint = "Check node.address and node.port."
+        raise ShipError(f"cannot be tried: {error}", operation=operation, obj=f"{node.address}:{node.port}", hint=hint) from error
 
 
 def publish(store: Store, facts: NodeFacts) -> bool:

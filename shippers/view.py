@@ -10,6 +10,7 @@ from typing import Self
 from shippers import after_crash, guard, seen, spill
 from shippers.folder import Found, State, classify, look
 from shippers.guard import Level, Space
+from shippers.node import answers
 from writetime.config import NodeConfig
 
 OURS = (State.COMPLETED, State.AFTER_CRASH)
@@ -36,11 +37,12 @@ class View:
         ShipError if a folder cannot be read, or at a drain if the node is still there.
         """
         now, found = time.time(), classify(look(node.cdc_raw))
+        patience = node.ship.after_crash_seconds
         unclear: list[Found] = []
         if drain:
-            found = after_crash.drain(node.cdc_raw, found)
+            found = after_crash.drain(node.cdc_raw, found, now=now, patience=patience, answers=lambda: answers(node))
         else:
-            found, unclear = after_crash.settle(node.cdc_raw, found, now=now, patience=node.ship.after_crash_seconds)
+            found, unclear = after_crash.settle(node.cdc_raw, found, now=now, patience=patience)
         space = guard.measure(node.cdc_raw, found, limit)
         return cls(now, found, spill.spilled(node.spill), unclear, space, space.level(node.ship))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -138,7 +139,7 @@ def test_where_the_kernel_cannot_tell(store: LocalStore, folder: Folder, agent_o
         for _ in range(2):
             assert agent.round().waiting == 1
     (told,) = [log for log in logs if log["log_level"] == "warning"]
-    assert "--drain" in told["hint"]
+    assert "stop it first, then `writetime ship --drain`" in told["hint"]
     assert len(folder.names) == 2
 
 
@@ -244,6 +245,64 @@ def test_drain_refuses_while_the_node_is_there(store: LocalStore, folder: Folder
         agent_over(store).run(Mode.DRAIN)
     assert len(folder.names) == 4
     assert list(store.list("cdc/")) == []
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize("young", ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx", None])
+def test_drain_where_the_kernel_cannot_tell_looks_at_the_age(
+    young: str | None,
+    store: LocalStore,
+    folder: Folder,
+    agent_over: MakeAgent,
+    settings: PipelineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    free_port: int,
+) -> None:
+    monkeypatch.setattr(after_crash, "nobody_writes", lambda _: None)
+    folder.segment(2, torn(2), idx=b"120")
+    for name in folder.names:
+        then = time.time() - (10 if name == young else 3600)
+        os.utime(folder.path / name, (then, then))
+    agent = agent_over(store, config=changed(settings, address="127.0.0.1", port=free_port))
+    if young is None:
+        assert agent.run(Mode.DRAIN)
+        assert folder.names == []
+        return
+    with pytest.raises(ShipError, match=r"a short time ago.*Stop the node first"):
+        agent.run(Mode.DRAIN)
+    assert len(folder.names) == 2
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_drain_where_the_kernel_cannot_tell_tries_the_nodes_port(
+    version: int, store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(after_crash, "nobody_writes", lambda _: None)
+    (folder.path / f"CommitLog-{version}-2.log").write_bytes(torn(2))
+    aged(folder, 2, version=version)
+    with pytest.raises(ShipError, match=r"Set node\.address"):
+        agent_over(store).run(Mode.DRAIN)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config = changed(settings, address="127.0.0.1", port=server.getsockname()[1])
+        with pytest.raises(ShipError, match=r"the node answers.*Stop the node first"):
+            agent_over(store, config=config).run(Mode.DRAIN)
+    assert (len(folder.names), list(store.list("cdc/"))) == (1, [])
+
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "create_connection", unknown)
+        with pytest.raises(ShipError, match="cannot be tried"):
+            agent_over(store, config=config).run(Mode.DRAIN)
+    assert agent_over(store, config=config).run(Mode.DRAIN)
+    assert folder.names == []
 
 
 def test_drain_says_when_something_is_left(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:

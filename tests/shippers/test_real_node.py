@@ -160,7 +160,7 @@ def test_a_node_that_is_killed_and_comes_back(tmp_path: Path) -> None:
             time.sleep(0.2)
         assert all(nobody_writes(node.cdc_raw / name) is False for name in growing)
         with pytest.raises(ShipError, match="open for writing"):
-            drain(node.cdc_raw, classify(look(node.cdc_raw)))
+            drain(node.cdc_raw, classify(look(node.cdc_raw)), now=time.time(), patience=300, answers=lambda: True)
         session.cluster.shutdown()
         node.kill()
         torn = {name: (node.cdc_raw / name).read_bytes() for name in in_state(node.cdc_raw, State.GROWING)}
@@ -173,7 +173,7 @@ def test_a_node_that_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert replayed == torn.keys()
         assert {name: (node.cdc_raw / name).read_bytes() for name in torn} == torn, "shipped before or after, the bytes are the same"
         node.stop()
-        left = drain(node.cdc_raw, classify(look(node.cdc_raw)))
+        left = drain(node.cdc_raw, classify(look(node.cdc_raw)), now=time.time(), patience=300, answers=lambda: True)
         assert {item.state for item in left} <= {State.COMPLETED, State.AFTER_CRASH, State.PREALLOCATED}
 
 
