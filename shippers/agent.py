@@ -2,8 +2,8 @@
 
 Strategy: a round is complete in itself and remembers nothing that the folders and the bucket do not say, so a shipper may be killed at
 any point. Segments go oldest first; the schema goes before the segments that were seen completed before it was read. One segment's
-trouble is reported and left for the next round, and holds up no other; only a store that does not answer, several segments in a row,
-ends the round. A stop request is honoured between two files.
+trouble is reported and left for the next round, and holds up no other; only a store that does not answer or refuses us, several segments in
+a row, ends the round. A stop request is honoured between two files.
 
 Knows the order of things; what a file is say `folder` and `after_crash`, how one is shipped says `upload`, how much room there is says
 `guard`, who the node is says `node`.
@@ -31,7 +31,7 @@ from shippers.lock import only_shipper
 from shippers.view import OURS, THE_NODES, View
 from writetime import names
 from writetime.config import PipelineConfig
-from writetime.errors import ConfigError, PreconditionFailed, ShipError, StoreError, StoreUnavailable, WritetimeError
+from writetime.errors import ChecksumMismatch, ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
 from writetime.names import SegmentRef
 from writetime.store import Store
 
@@ -59,7 +59,7 @@ class Round:
     waiting: int = 0
     foreign: int = 0
     unanswered: int = 0
-    """Segments in a row that failed because the store did not answer."""
+    """Segments in a row that failed because the store did not answer, or refused us."""
     put_aside: set[str] = field(default_factory=set)
 
     @property
@@ -77,6 +77,7 @@ class Agent:
         self._link = link
         self._stop = stop
         self._pause = pause
+        self._measured = upload.Measured()
         self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
         self._facts: node.NodeFacts | None = None
@@ -305,11 +306,13 @@ class Agent:
         self._pace.wait(lambda: self._level is not Level.OK or self._see().level is not Level.OK)
         begun = time.monotonic()
         try:
-            outcome = self._retrying(item, log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item))
+            outcome = self._retrying(item, log, result)(
+                upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured
+            )
         except WritetimeError as error:
             log.error("not shipped", **error.as_dict())
             result.failed.append(error)
-            result.unanswered = result.unanswered + 1 if isinstance(error, StoreUnavailable) else 0
+            result.unanswered = result.unanswered + 1 if _is_unanswered(error) else 0
             self.metrics.failed(type(error).__name__)
         else:
             log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
@@ -326,7 +329,7 @@ class Agent:
             error = state.outcome and state.outcome.exception()
             log.warning("again", attempt=state.attempt_number, error=str(error))
             self.pulse.beat()
-            if isinstance(error, StoreUnavailable):
+            if _is_unanswered(error):
                 self._make_room(result, in_hand=item.name)
 
         attempts = 1 if result.unanswered else _ATTEMPTS
@@ -356,6 +359,11 @@ class Agent:
             if item.state is State.FOREIGN and item.name not in self._reported:
                 self._reported.add(item.name)
                 self._log.warning("not a segment, left alone", file=item.name, reason=item.reason)
+
+
+def _is_unanswered(error: object) -> bool:
+    """Whether the store is of no use now: away, or it refuses us (expired credentials, no permission, no bucket)."""
+    return isinstance(error, StoreError) and not isinstance(error, (PreconditionFailed, ChecksumMismatch))
 
 
 def _crashed(item: Found) -> bool:

@@ -24,7 +24,7 @@ from enum import Enum
 from pathlib import Path
 
 from shippers.gentle import forget
-from writetime.errors import ObjectNotFound, PreconditionFailed, ShipError
+from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, ShipError
 from writetime.names import SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c_of
@@ -59,18 +59,50 @@ class Local:
         return self.log.with_name(self.ref.segment.idx_filename)
 
 
-def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str]) -> Outcome:
+class Measured:
+    """Segments that were measured and could not be shipped, so that a store that is away does not have each read anew in every round.
+
+    A file counts as the same while its folder, inode, size, mtime and ctime are. At most `limit` are kept, the latest.
+    """
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._known: dict[Path, tuple[tuple[int, ...], Local]] = {}
+
+    def of(self, ref: SegmentRef, folder: Path) -> Local:
+        """As `measure`."""
+        log = folder / ref.segment.filename
+        identity = _identity(log)
+        known = self._known.pop(log, None)
+        local = known[1] if known is not None and known[0] == identity and known[1].ref == ref else measure(ref, folder)
+        self._known[log] = (identity, local)
+        while len(self._known) > self._limit:
+            del self._known[next(iter(self._known))]
+        return local
+
+    def forget(self, log: Path) -> None:
+        self._known.pop(log, None)
+
+
+def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str], measured: Measured | None = None) -> Outcome:
     """Ship one completed segment and delete it from `folder`.
 
-    `metadata` is added to the object's. ShipError when the store holds other bytes under the name, or when the file changed;
-    StoreError and its children as the store raises them. Whatever is raised, the segment is still on disk.
+    `metadata` is added to the object's; `measured` is kept from one attempt to the next. ShipError when the store holds other bytes under
+    the name, or when the file changed; StoreError and its children as the store raises them. Whatever is raised, the segment is still on
+    disk.
     """
+    log, measured = folder / ref.segment.filename, measured or Measured()
     try:
-        local = measure(ref, folder)
+        local = measured.of(ref, folder)
         outcome = _known(store, local) or _upload(store, local, metadata)
+    except (ShipError, ChecksumMismatch):
+        # There is doubt about the bytes themselves: they are read again.
+        measured.forget(log)
+        raise
     finally:
         # The node may hold a link of its own to the file: its pages would outlive the deletion.
-        forget(folder / ref.segment.filename)
+        forget(log)
+    measured.forget(log)
     _require_unchanged(local)
     remove(local.log)
     remove(local.idx)
@@ -211,6 +243,11 @@ def _require_unchanged(local: Local) -> None:
             hint="It is kept, and compared again in the next round.",
             retriable=True,
         )
+
+
+def _identity(log: Path) -> tuple[int, ...]:
+    now = _stat(log)
+    return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
 
 def _stat(path: Path) -> os.stat_result:

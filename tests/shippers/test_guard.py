@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import guard, spill
+from shippers import guard, spill, upload
 from shippers.agent import Agent, Mode
 from shippers.folder import Found, State
 from shippers.guard import Level, Pace, Space
@@ -20,6 +20,7 @@ from shippers.upload import Outcome
 from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from tests.shippers.test_agent import changed, puts
+from tests.store.memory import Fault, MemoryStore
 from writetime.config import NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ConfigError, ShipError, StoreUnavailable
 from writetime.names import SegmentName
@@ -215,6 +216,35 @@ def test_a_store_that_is_down_is_not_asked_for_every_segment(store: LocalStore, 
     assert len(result.failed) == 3
     assert watched.refused < 15
     assert len(folder.names) == 100
+
+
+@pytest.mark.parametrize("fault", [Fault.EXPIRED, Fault.FORBIDDEN])
+def test_a_store_that_refuses_us_counts_as_down(
+    fault: Fault, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewing credentials takes a person: until then there must be room, and no segment is read again and again."""
+    memory = MemoryStore()
+    agent = agent_over(memory, config=ship(settings, cdc_total_space=1000, disk_reserve=0, when_store_is_down="spill"))
+    written = {number: folder.segment(number, bytes([number]) * 100) for number in range(1, 10)}
+    read, real = [], upload.crc32c_of
+
+    def crc32c_of(path: Path) -> tuple[int, int]:
+        read.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(upload, "crc32c_of", crc32c_of)
+    memory.fail(fault, on="head", prefix="cdc/", times=1000)
+    assert settings.node is not None
+    for _ in range(2):
+        assert len(agent.round().failed) == 3
+        assert len(list(settings.node.spill.glob("*.log"))) == 2
+    # The first three, of which two were put aside: a rename is a change of the file as far as its inode tells.
+    assert len(read) == 5
+    agent.round()
+    assert len(read) == 5
+    memory.calm()
+    assert agent.round().shipped == {Outcome.UPLOADED: 9}
+    assert {number: memory.read(ref(number).incoming) for number in written} == written
 
 
 def test_nothing_is_put_aside_while_the_store_answers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,3 +274,36 @@ def test_the_ledger_is_read_as_the_pipeline_writes_it(store: LocalStore, folder:
     ship(store, ref(1), folder.path, {})
     process(store, 1)
     assert {"state", "archived_as"} <= json.loads(store.read(ref(1).ledger)).keys()
+
+
+def test_what_was_measured_is_kept_while_the_file_is_the_same(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, real = [], upload.crc32c_of
+
+    def crc32c_of(path: Path) -> tuple[int, int]:
+        read.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(upload, "crc32c_of", crc32c_of)
+    measured = upload.Measured(limit=2)
+    folder.segment(1)
+    before = measured.of(ref(1), folder.path)
+    assert measured.of(ref(1), folder.path) == before
+    assert len(read) == 1
+    changed = folder.segment(1, b"x" * before.size)
+    assert measured.of(ref(1), folder.path).crc32c == crc32c(changed), "size and mtime are as before"
+    for number in (2, 3):
+        folder.segment(number)
+        measured.of(ref(number), folder.path)
+    measured.of(ref(3), folder.path)
+    assert len(read) == 4
+    measured.of(ref(1), folder.path)
+    assert len(read) == 5, "no more than the limit are kept"
+
+
+def test_bytes_in_doubt_are_read_again(store: LocalStore, folder: Folder) -> None:
+    folder.segment(1)
+    store.put(ref(1).incoming, b"other bytes")
+    measured = upload.Measured()
+    with pytest.raises(ShipError, match="the store holds"):
+        ship(store, ref(1), folder.path, {}, measured)
+    assert not measured._known
