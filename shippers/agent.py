@@ -345,9 +345,9 @@ class Agent:
     def _remove_leftover(self, folder: Path, item: Found, result: Round) -> None:
         """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
         assert item.segment is not None
-        if (folder / item.segment.filename).exists():
-            return
         try:
+            if upload.is_there(folder / item.segment.filename):
+                return
             upload.remove(folder / item.name)
         except ShipError as error:
             self._log.error("not deleted", **error.as_dict())

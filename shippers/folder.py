@@ -116,17 +116,17 @@ def classify(entries: Iterable[Entry]) -> list[Found]:
 
 
 def _entry(path: Path) -> Entry | None:
-    idx, trouble = None, ""
+    idx, trouble, regular, size, mtime = None, "", True, 0, 0.0
     try:
         found = path.lstat()
-        regular = stat.S_ISREG(found.st_mode)
+        regular, size, mtime = stat.S_ISREG(found.st_mode), found.st_size, found.st_mtime
         if regular and _IDX.fullmatch(path.name):
             idx = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         trouble = f"cannot be read: {error.strerror}"
-    return Entry(path.name, regular, idx, trouble, found.st_size, found.st_mtime)
+    return Entry(path.name, regular, idx, trouble, size, mtime)
 
 
 def _kind(entry: Entry) -> tuple[str | None, str]:

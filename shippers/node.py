@@ -93,7 +93,8 @@ class Link:
 
         try:
             return question(self._connected())
-        except (DriverException, NoHostAvailable, OSError) as error:
+        except (DriverException, NoHostAvailable, OSError, TypeError, ValueError) as error:
+            # The last two: the row is not what is asked for here (no row at all, a value of another kind).
             self.close()
             address = f"{self._config.address}:{self._config.port}"
             hint = "Check node.address, node.port, user and password."
@@ -190,7 +191,7 @@ def publish(store: Store, facts: NodeFacts) -> bool:
     """Write the node's object if it says something new; whether it did. What is not known now keeps its former value."""
     name = names.node_facts(facts.name)
     info = store.head(name)
-    before = json.loads(store.read(name, generation=info.generation)) if info else {}
+    before = _known_before(store.read(name, generation=info.generation)) if info else {}
     now = before | {key: value for key, value in asdict(facts).items() if value is not None}
     if now == before:
         return False
@@ -200,6 +201,14 @@ def publish(store: Store, facts: NodeFacts) -> bool:
         # Only this node's shipper writes here: an answer was lost on the way, and the next round sees what is there.
         return False
     return True
+
+
+def _known_before(document: bytes) -> dict[str, Any]:
+    """What the node's object says; {} if it is damaged, and then it is written anew."""
+    try:
+        return dict(json.loads(document))
+    except (ValueError, TypeError):
+        return {}
 
 
 def notes_file(node: NodeConfig) -> Path:

@@ -129,6 +129,17 @@ def measure(ref: SegmentRef, folder: Path) -> Local:
     return local
 
 
+def is_there(path: Path) -> bool:
+    """ShipError if that cannot be told."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ShipError(f"cannot be looked at: {error.strerror}", operation="look for a segment", obj=str(path)) from error
+    return True
+
+
 def remove(path: Path) -> None:
     """Delete a file and sync its folder. A file that is gone already is as good."""
     try:

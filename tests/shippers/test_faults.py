@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 from shippers import upload
 from shippers.agent import Agent, Mode
 from shippers.upload import Outcome
-from tests.shippers.conftest import FakeLink, Folder, ref
+from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.store.memory import Fault, MemoryStore
+from writetime import names
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.store import local
 from writetime.store.local import LocalStore
@@ -223,3 +224,39 @@ def test_a_segment_vanishes_between_the_look_and_the_upload(
     result = agent_over(store).round()
     assert result.shipped == {Outcome.UPLOADED: 2}
     assert "cdc_block_writes" in str(result.failed[0].hint)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_log_that_may_not_be_looked_at(
+    code: int, store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its idx must not be taken for a leftover, and the others go on."""
+    for number in (1, 2):
+        folder.segment(number)
+    agent = agent_over(store)
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        refuse(patch, folder.path / "CommitLog-7-1.log", code)
+        result = agent.round()
+    assert (result.shipped, len(result.failed)) == ({Outcome.UPLOADED: 1}, 1)
+    assert [log["file"] for log in logs if log["event"] == "not a segment, left alone"] == ["CommitLog-7-1.log"]
+    assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+
+
+def refuse(patch: pytest.MonkeyPatch, refused: Path, code: int) -> None:
+    """Let the system say nothing of one file."""
+    real = Path.stat
+
+    def stat(path: Path, **more: Any) -> os.stat_result:
+        if path == refused:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, **more)
+
+    patch.setattr(Path, "stat", stat)
+    patch.setattr(Path, "lstat", lambda path: stat(path, follow_symlinks=False))
+
+
+def test_a_damaged_object_of_the_node_holds_up_no_segment(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    store.put(names.node_facts(NODE), b"")
+    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}

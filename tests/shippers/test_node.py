@@ -122,3 +122,21 @@ def test_a_node_that_does_not_answer(tmp_path: Path) -> None:
             with pytest.raises(ShipError, match=r"127\.0\.0\.1:9") as caught:
                 question()
             assert caught.value.retriable
+
+
+@pytest.mark.parametrize("damaged", [b"", b'{"cluster": "ri', b"\xff\xfe", b"null", b"[1]", b"5"])
+def test_a_nodes_object_that_is_damaged_is_written_anew(store: LocalStore, damaged: bytes) -> None:
+    facts = NodeFacts(**TOLD)
+    store.put(names.node_facts(facts.name), damaged)
+    assert node.publish(store, facts)
+    assert json.loads(store.read(names.node_facts(facts.name))) == TOLD
+
+
+@pytest.mark.parametrize("row", [None, ("ring", "dc1"), ("ring", "dc1", "h", "a", "r", "5.0", ["no number"])])
+def test_a_row_that_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Any) -> None:
+    link = Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1"))
+    session = SimpleNamespace(execute=lambda _: SimpleNamespace(one=lambda: row))
+    monkeypatch.setattr(link, "_connected", lambda: session)
+    with pytest.raises(ShipError, match=r"(Type|Value)Error") as caught:
+        link.facts()
+    assert caught.value.retriable
