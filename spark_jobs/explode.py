@@ -6,7 +6,8 @@ rest is decoded once, and every value in it is looked at as a sink will: what ca
 with its reason, so that later stages never meet it. Output: ITEMS, to be sorted by `ORDER` within the same partitions.
 
 Most updates only write rows of simple values; these are decoded, checked and packed by the column, and no Python object is made for each.
-Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them).
+Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them). So do,
+in a replay, all of a table of which something was purged: of what one update holds, some may be too old to come in again and some not.
 
 What is no captured table's update passes through, as counts or with its bytes: it is the driver's to tell of.
 """
@@ -40,6 +41,7 @@ from writetime.errors import DecodeError
 from writetime.join import bulk, flat
 from writetime.join.flat import Engine
 from writetime.join.partition import max_timestamp
+from writetime.join.purge import newer_than
 from writetime.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate
 from writetime.schema.model import Schema
 
@@ -71,7 +73,7 @@ ORDER: Final = ("table_id", "bucket", "pk", "row", "ts", "content")
 
 @dataclass(frozen=True, slots=True)
 class ExplodePlan:
-    """What the stage is told: the schema in force, the commit log version of each segment, and what TRUNCATEs took."""
+    """What the stage is told: the schema in force, the commit log version of each segment, and what TRUNCATEs and purges took."""
 
     schema: Schema
     versions: list[int]
@@ -109,6 +111,7 @@ class _Explosion:
         self.table = plan.schema.tables[UUID(bytes=table_id)]
         self.shard = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
         self.checks = Checks(plan.schema, self.table.id)
+        self.purged = plan.cuts.purged(table_id)
         self.counts: Counter[str] = Counter()
 
     def run(self, batches: Batches) -> Batches:
@@ -122,7 +125,7 @@ class _Explosion:
     def _chunk(self, mutations: Any, version: int) -> Batches:
         """Items of mutations of one version: by the column where that will do, else one by one."""
         slow = np.ones(mutations.num_rows, bool)
-        if self.plan.engine != "python":
+        if self.plan.engine != "python" and self.purged is None:
             slow[:] = False
             bodies = Bodies.of(mutations["body"])
             for decoded in cells.decode(bodies.image, bodies.frames, self.plan.schema, version=version, engine=self.plan.engine):
@@ -268,21 +271,27 @@ class _Explosion:
             yield self._out("quarantined", copies=copies, updates=total, item=mutation["body"], detail=json.dumps(detail))
             return
         self.counts["duplicate"] += total - len(items)
-        for of_update in items:
-            if self._gone(copies, of_update[0]["ts"]):
+        for (_, update), of_update in zip(updates, items, strict=True):
+            if self._gone(copies, max_timestamp(update)):
                 self.counts["truncated"] += 1
+            elif not of_update:
+                self.counts["purged"] += 1
             else:
                 self.counts["folded"] += 1
                 self.counts["made"] += len(of_update)
                 yield from of_update
 
     def _gone(self, copies: list[dict[str, int]], ts: int) -> bool:
-        """Whether a TRUNCATE, or what was purged since, took all copies of an update."""
+        """Whether a TRUNCATE took all copies of an update."""
         return all(self.plan.cuts.gone(self.table.id.bytes, copy["segment"], copy["position"], ts) for copy in copies)
 
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
-        """DecodeError if anything in the update cannot be used."""
+        """None at all if what was purged may have beaten all of it. DecodeError if anything in the update cannot be used."""
         self.checks.update(update)
+        if self.purged is not None:
+            if max_timestamp(update) <= self.purged:
+                return
+            update = newer_than(self.purged, update, counter=self.table.is_counter)
         parts = [(self.checks.keys.key(row.clustering or ()), flat.encode(row)) for row in update.rows]
         head = replace(update, rows=())
         if not parts or head != PartitionUpdate(update.table_id, update.key):

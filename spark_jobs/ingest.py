@@ -350,7 +350,8 @@ class Batch:
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
             # What a TRUNCATE or a purged tombstone took was superseded by it.
-            account = {"duplicate": count["duplicate"], "applied": applied, "superseded": count["folded"] - applied + count["truncated"]}
+            superseded = count["folded"] - applied + count["truncated"] + count["purged"]
+            account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
             for name, number in (account | {"events": count["events"]}).items():
                 self.accounts[table][name] += number
             self.events[table_id, bucket] = count["events"]

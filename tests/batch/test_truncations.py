@@ -145,8 +145,7 @@ def test_a_place_beyond_midnight_is_in_utc() -> None:
     assert not cut.takes_all("x", 1, moment + timedelta(milliseconds=1))
 
 
-def test_what_a_purged_tombstone_may_have_beaten_is_gone_wherever_it_stands() -> None:
+def test_a_purge_is_told_of_its_table_and_is_no_truncate() -> None:
     made = Cuts.of({}, [Source("a", 4, NEVER)], {TABLE.bytes: 90})
-    assert made.tables == {TABLE.bytes}
-    assert [made.gone(TABLE.bytes, 0, 10, timestamp) for timestamp in (-5, 90, 91)] == [True, True, False]
-    assert not made.gone(OTHER.bytes, 0, 10, 5)
+    assert (made.purged(TABLE.bytes), made.purged(OTHER.bytes), made.tables) == (90, None, frozenset())
+    assert not made.gone(TABLE.bytes, 0, 10, 5)

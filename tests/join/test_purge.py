@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.join.join_oracle import COUNTERS, KEY, NOW, TABLE_ID, WITH_STATICS, counter_updates, i32, update, updates
 from writetime.join.order import ClusteringOrder
 from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.join.purge import MARGIN, RowPurger, newest_purged, purge_before, purge_head
+from writetime.join.purge import MARGIN, RowPurger, newer_than, newest_purged, purge_before, purge_head
 from writetime.join.view import VisibleRow, visible_rows
 from writetime.model import NO_TIMESTAMP, Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import Table
@@ -127,6 +127,16 @@ def test_the_newest_writetime_that_went_is_known() -> None:
     assert newest_purged(row, row) == NO_TIMESTAMP
     head = PartitionUpdate(TABLE_ID, KEY, deletion=DeletionTime(5, 50), static_row=Row(None, cells=(Cell("s", 4, i32(3)),)))
     assert newest_purged(head, purge_head(head, 100)) == 5
+
+
+@settings(deadline=None)
+@given(st.lists(updates, max_size=5), befores)
+def test_what_a_replay_takes_in_after_a_purge_changes_nothing(found: list[PartitionUpdate], before: int) -> None:
+    state = state_of(found)
+    left = purged(state, before)
+    gone = [newest_purged(state.head, left.head), *(newest_purged(row, left.rows.get(place)) for place, row in state.rows.items())]
+    again = [newer_than(max(gone), each, counter=False) for each in found]
+    assert state_of(again, start=left) == left
 
 
 def test_what_lives_stays() -> None:

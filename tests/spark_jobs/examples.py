@@ -207,7 +207,7 @@ def _with_payloads(rows: Sequence[dict[str, Any]], plan: EventPlan) -> Iterator[
                 yield {**row, "payload": pickle.dumps({**copy, "body": row["state"], "detail": row["detail"]})}
     applied = counts["applied"] + len(several)
     assert counts.pop("made", 0) == counts.pop("items", 0)
-    counts["superseded"] = counts.pop("folded", 0) - applied + counts.pop("truncated", 0)
+    counts["superseded"] = counts.pop("folded", 0) - applied + counts.pop("truncated", 0) + counts.pop("purged", 0)
     yield {"kind": "account", "payload": pickle.dumps({**counts, "applied": applied})}
 
 

@@ -40,7 +40,7 @@ from writetime.batch.truncations import Cut, Cuts, Source
 from writetime.cql.types import EMPTY, Duration
 from writetime.errors import BatchError
 from writetime.join.flat import Engine
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
+from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import DroppedColumn
 from writetime.store import open_store
 
@@ -277,6 +277,37 @@ def test_what_a_truncate_took_is_superseded_by_it() -> None:
         rows = folded(found, cuts=cuts, engine=engine)
         assert sorted(name or "" for name in names(rows)) == ["hinted", "late"]
         assert account(rows) == {"applied": 2, "superseded": 1, "duplicate": 2, "events": 2}
+
+
+def line(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def ranged(bounds: tuple[Bound, Bound], at: int) -> RangeTombstone:
+    return RangeTombstone(*bounds, DeletionTime(at, at // 1_000_000))
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+def test_of_one_update_a_replay_takes_in_only_what_no_purge_can_have_beaten(engine: Engine) -> None:
+    """A repair logs much of a partition in one update, with all its writetimes."""
+    old, young = THEN - 10, THEN + 10
+    cuts = Cuts.of({}, [Source(host, 1, datetime.fromtimestamp(NOW, UTC)) for host in HOSTS], {ORDERS.id.bytes: THEN})
+    mixed = Row((line(2),), Liveness(old), cells=(*cells(ORDERS, {"at": 5}, young), *cells(ORDERS, {"name": "old"}, old)))
+    rows_ = (insert(ORDERS, 1, {"name": "old"}, 1, timestamp=old).updates[0].rows[0], mixed)
+    static = Row(None, cells=cells(ORDERS, {"note": "old"}, old))
+    bounds = Bound((line(7),), True), Bound((line(8),), False)
+    head = PartitionUpdate(ORDERS.id, line(1), DeletionTime(THEN, 5), static, range_tombstones=(ranged(bounds, THEN),))
+    for about, items in (
+        (PartitionUpdate(ORDERS.id, line(1)), 1),
+        (head, 1),
+        (replace(head, range_tombstones=(ranged(bounds, young),)), 2),
+    ):
+        update = replace(about, rows=rows_)
+        found = folded([frame(Mutation((update,))), frame(insert(ORDERS, 1, {"name": "old"}, 3, timestamp=THEN))], cuts=cuts, engine=engine)
+        (event,) = payloads(found, "event")
+        assert (event["key"], event["after"]["name"], event["after"]["note"]) == ({"id": 1, "line": 2}, None, None)
+        assert account(found) == {"applied": 1, "superseded": 1, "events": 1}
+        assert len(payloads(found, "record")) == items
 
 
 def test_of_each_row_only_the_last_version_where_that_is_wanted() -> None:

@@ -172,17 +172,18 @@ class Cuts:
 
     @property
     def tables(self) -> frozenset[bytes]:
-        """Ids of the tables that were ever truncated or purged: for others nothing has to be asked."""
-        return frozenset(self._positions) | frozenset(self._purged)
+        """Ids of the tables that were ever truncated: for others `gone` need not be asked."""
+        return frozenset(self._positions)
+
+    def purged(self, table_id: bytes) -> int | None:
+        """Up to which writetime (µs) all of the table stays out, wherever it stands; None: it all comes in."""
+        return self._purged.get(table_id)
 
     def gone(self, table_id: bytes, segment: int, position: int, max_timestamp: int) -> bool:
-        """Whether a TRUNCATE or a purge took this copy of an update: `position` is where its frame ends, `max_timestamp` its greatest
-        writetime (µs).
+        """Whether a TRUNCATE took this copy of an update: `position` is where its frame ends, `max_timestamp` its greatest writetime (µs).
 
         An update is gone when all its copies are.
         """
-        if max_timestamp <= self._purged.get(table_id, _NEVER):
-            return True
         positions = self._positions.get(table_id)
         if positions is None:
             return False

@@ -20,7 +20,7 @@ from typing import Final
 from writetime.join.order import ClusteringOrder
 from writetime.join.ranges import PartitionDeletions
 from writetime.join.reconcile import settle_row
-from writetime.model import NO_TIMESTAMP, NO_TTL, DeletionTime, PartitionUpdate, Row
+from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, DeletionTime, PartitionUpdate, Row
 
 MARGIN: Final = 86_400
 """Seconds that a tombstone is kept at least, whatever the table's gc_grace: logs of other nodes may be late by that much."""
@@ -65,6 +65,24 @@ class RowPurger:
 def newest_purged(old: PartitionUpdate | Row | None, left: PartitionUpdate | Row | None) -> int:
     """The greatest writetime (µs) of what is in a head or row and no more in what is left of it; NO_TIMESTAMP if all is."""
     return max(set(_writetimes(old)) - set(_writetimes(left)), default=(NO_TIMESTAMP, ""))[0]
+
+
+def newer_than(purged: int, update: PartitionUpdate, *, counter: bool) -> PartitionUpdate:
+    """What a replay takes in of an update: only what is younger than that writetime (µs), up to which all may have been beaten by what is
+    purged. All of the update has been folded before, so that a deletion which is left out has not lost its effect."""
+    active = DeletionTime(purged, NO_DELETION_TIME)
+
+    def left(row: Row) -> Row | None:
+        settled = settle_row(row, active=active, counter=counter)
+        return None if settled.is_empty else settled
+
+    return replace(
+        update,
+        deletion=update.deletion if update.deletion is not None and not active.deletes(update.deletion.marked_for_delete_at) else None,
+        static_row=None if update.static_row is None else left(update.static_row),
+        rows=tuple(row for each in update.rows if (row := left(each)) is not None),
+        range_tombstones=tuple(each for each in update.range_tombstones if not active.deletes(each.deletion.marked_for_delete_at)),
+    )
 
 
 def _writetimes(of: PartitionUpdate | Row | None) -> Iterator[tuple[int, str]]:
