@@ -106,6 +106,8 @@ class Agent:
         self.pulse.beat()
         self._ask_limit()
         view = self._see(drain=drain)
+        if self._finish_moves(view):
+            view = self._see(drain=drain)
         facts = self._identify()
         self._report_foreign(view.here)
         self._publish(facts)
@@ -191,6 +193,18 @@ class Agent:
                 self._log.warning("put aside", segment=moved.name, spill=str(self._node.spill))
         except ShipError as error:
             self._log.error("not put aside", **error.as_dict())
+
+    def _finish_moves(self, view: View) -> bool:
+        """Whether an idx went after its log, which a death in the middle of a spill had left without: how it ended stands in the idx."""
+        moved = False
+        for item in view.here:
+            try:
+                if spill.is_owed(self._node.spill, item):
+                    spill.follow(self._node.cdc_raw, self._node.spill, item)
+                    moved = True
+            except ShipError as error:
+                self._log.error("not put aside", **error.as_dict())
+        return moved
 
     def _is_tight(self) -> bool:
         """Whether a spill helps: not where the disk itself is full, which a node that goes on writing would fill to the brim."""
@@ -346,7 +360,7 @@ class Agent:
         """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
         assert item.segment is not None
         try:
-            if upload.is_there(folder / item.segment.filename):
+            if upload.is_there(folder / item.segment.filename) or (folder == self._node.cdc_raw and spill.is_owed(self._node.spill, item)):
                 return
             upload.remove(folder / item.name)
         except ShipError as error:

@@ -1,8 +1,9 @@
 """Completed segments put aside while the store is down: renamed out of cdc_raw, to be shipped from there.
 
 A rename on one file system copies nothing and frees the space that Cassandra counts; the disk's own is not freed. The log goes first,
-then its idx: a death in between leaves an idx without a log, which is how an interrupted deletion looks too, and is cleared up the same
-way. What lies here was completed, with an idx or without. Nothing is ever overwritten: a name that is taken stays in cdc_raw.
+then its idx: a death in between leaves an idx without a log, which is how an interrupted deletion looks too, but for the log that lies
+here; the idx follows it then, as it says how the segment ended. What lies here was completed, with an idx or without. Nothing is ever
+overwritten: a name that is taken stays in cdc_raw.
 
 Knows no store and does not decide when; that is for the agent.
 """
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shippers.folder import Found, State, classify, look
+from shippers.upload import is_there
 from writetime.errors import ConfigError, ShipError
 
 
@@ -58,6 +60,23 @@ def put_aside(cdc_raw: Path, spill: Path, items: Iterable[Found], while_: Callab
         except OSError as error:
             raise ShipError(f"cannot be moved: {error.strerror}", operation="put a segment aside", obj=str(cdc_raw / item.name)) from error
         yield item
+
+
+def is_owed(spill: Path, item: Found) -> bool:
+    """Whether this idx belongs to a log that was put aside without it. ShipError if that cannot be told."""
+    if item.state is not State.LEFTOVER_IDX or item.segment is None:
+        return False
+    return is_there(spill / item.segment.filename) and not is_there(spill / item.name)
+
+
+def follow(cdc_raw: Path, spill: Path, item: Found) -> None:
+    """Finish a move: the idx after its log. ShipError if it cannot be moved."""
+    try:
+        os.rename(cdc_raw / item.name, spill / item.name)
+        for folder in (spill, cdc_raw):
+            _sync(folder)
+    except OSError as error:
+        raise ShipError(f"cannot be moved: {error.strerror}", operation="put an idx aside", obj=str(cdc_raw / item.name)) from error
 
 
 def _as_completed(found: Iterable[Found]) -> Iterator[Found]:

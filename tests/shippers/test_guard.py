@@ -302,11 +302,14 @@ def completed(number: int) -> Found:
     return Found(f"CommitLog-7-{number}.log", State.COMPLETED, SegmentName(number, 7))
 
 
+@pytest.mark.parametrize("ending", ["completed", "after-crash"])
 def test_a_death_between_the_two_renames(
-    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
+    """The idx says how the segment ended: it goes after its log."""
     assert settings.node is not None
-    data, aside = folder.segment(1), settings.node.spill
+    synced = 100 if ending == "after-crash" else 90
+    data, aside = folder.segment(1, b"x" * 100, idx=b"%d\nCOMPLETED" % synced), settings.node.spill
     spill.require_place(aside, folder.path)
     real = os.rename
 
@@ -322,7 +325,28 @@ def test_a_death_between_the_two_renames(
     monkeypatch.undo()
     assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
     assert store.read(ref(1).incoming) == data
+    info = store.head(ref(1).incoming)
+    assert info is not None
+    assert (info.metadata["ending"], info.metadata["synced"]) == (ending, str(synced))
     assert (folder.names, list(aside.iterdir())) == ([], [])
+
+
+def test_an_idx_that_cannot_follow_its_log_is_not_deleted(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.node is not None
+    settings.node.spill.mkdir(parents=True)
+    folder.segment(1)
+    os.rename(folder.path / "CommitLog-7-1.log", settings.node.spill / "CommitLog-7-1.log")
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    agent = agent_over(Down(store))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        assert not agent.round().ok
+    assert folder.names == ["CommitLog-7-1_cdc.idx"]
 
 
 def test_a_rename_that_is_refused(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
