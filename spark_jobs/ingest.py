@@ -126,7 +126,8 @@ class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
     rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
     dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending` those
-    that were dropped, which is not told yet; `events` counts what is told, by shard."""
+    that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier attempt of
+    the batch may have told of."""
 
     config: PipelineConfig
     store: Store
@@ -141,6 +142,7 @@ class Batch:
     altered: dict[bytes, Table] = field(default_factory=dict)
     since: dict[bytes, int] = field(default_factory=dict)
     ending: set[UUID] = field(default_factory=set)
+    earlier: list[Table] = field(default_factory=list)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     local: LocalDocument = field(default_factory=LocalDocument)
 
@@ -190,6 +192,7 @@ class Batch:
                 # Routing meets the same frame with the same error and quarantines it.
                 log.warning("schema change not understood", batch=self.manifest.number, **error.as_dict())
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
+        again = self.store.head(name) is not None
         self.store.put(name, learner.to_json().encode())
         schema = learner.schema()
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
@@ -198,6 +201,8 @@ class Batch:
             reasons = list(pool.map(lambda table: why_not(table, schema) or warehouse.why_not(table), wanted))
         self.refused = {table.id: reason for table, reason in zip(wanted, reasons, strict=True) if reason}
         captured = [table for table in wanted if table.id not in self.refused]
+        if again:
+            self.earlier = [table for table in schema.tables.values() if table.id in learner.cdc_ever]
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
 
@@ -456,9 +461,13 @@ class Batch:
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
+        told = {table.id for table in captured if self.accounts[table.label]["events"]}
+        # A name may have been taken since, or the configuration changed: what was told comes again with a later batch.
+        for table in (table for table in self.earlier if table.id not in told):
+            warehouse.take_back(table, self.manifest.number)
 
         def commit(table: Table) -> None:
-            if self.accounts[table.label]["events"]:
+            if table.id in told:
                 mine = self._of_table(events, table).filter("ordinal IS NOT NULL")
                 warehouse.write_changes(table, schema, mine, self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)

@@ -236,6 +236,26 @@ class Warehouse:
                 # Compaction has put what an earlier attempt left into one file with events of other batches.
                 self._exchange_events(held, rows, batch)
 
+    def take_back(self, table: Table, batch: int) -> None:
+        """Take away what an earlier attempt of the batch wrote into this life's changes, if anything."""
+        with self._fenced(batch):
+            name = self.changes_of(table)
+            held = None if name is None else IcebergTable(self.spark, name)
+            if held is None:
+                return
+            seen, _ = self._look_at(held, batch)
+            if seen is None or not any(each.get(_BATCH_PROPERTY) == str(batch) for each in held.summaries):
+                return
+            nothing = self.spark.createDataFrame([], held.columns)
+            try:
+                self._overwrite(held.name, seen, nothing, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
+            except Py4JJavaError as error:
+                if _MIXED not in str(error):
+                    raise
+                self._expect_open(batch)
+                with self._notes.told({_BATCH_PROPERTY: str(batch)}):
+                    self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch}")
+
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
         self._write_current(table, schema, events, batch, anew=False)

@@ -12,6 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
 from tests.schema.examples import create_table
+from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import ORDERS, Ring, i32, insert, micros
 from writetime.commitlog.encode import encode_mutation
 from writetime.model import Liveness, Mutation, PartitionUpdate, Row
@@ -41,3 +42,23 @@ def test_a_table_whose_name_is_taken_waits_and_no_other_does(tmp_path: Path) -> 
     assert sealed.held == [sealed.segments[0].object]
     assert [row["id"] for row in catalog.load_table("shop.free").scan().to_arrow().to_pylist()] == [2]
     assert catalog.load_table("shop.orders").schema().column_names == ["mine"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_what_an_attempt_told_of_a_table_that_the_next_one_leaves_out_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(10)
+    manifest = ring.plan(100)
+    with dies_at(monkeypatch, "_commit_state"):
+        ring.run(manifest)
+    assert len(ring.events(manifest.number)) == 1
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}", warehouse=str(tmp_path / "lake" / "warehouse"))
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.orders", schema=pa.schema([("mine", pa.int32())]))
+    sealed = ingest.run(ring.config, manifest.number)
+    assert (sealed.events, len(sealed.held)) == (0, 1)
+    assert ring.events() == []

@@ -397,6 +397,25 @@ def test_what_compaction_packs_can_still_be_replaced(warehouse: Warehouse) -> No
         assert found == [(1, 1, 1), (2, 1, 2), (2, 2, 5)]
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_an_attempt_wrote_is_taken_back(warehouse: Warehouse, compacted: bool) -> None:
+    name = f"back_{compacted}".lower()
+    back = table(name, 60 + compacted, {"id": "int", "v": "int"})
+    schema = schema_of(back)
+    warehouse.take_back(back, 1)
+    for batch in (1, 2):
+        told = events(warehouse.spark, [insert(back, key, {"v": key}, schema=schema) for key in range(batch)], schema)
+        warehouse.write_changes(back, schema, told, batch)
+    if compacted:
+        options = "map('rewrite-all', 'true')"
+        warehouse.spark.sql(f"CALL lake.system.rewrite_data_files(table => 'shop__changes.{name}', options => {options})").collect()
+        assert warehouse.spark.table(f"lake.shop__changes.{name}.files").count() == 1
+    for _ in range(2):
+        warehouse.take_back(back, 2)
+        warehouse.take_back(back, 3)
+        assert [row["batch"] for row in rows(warehouse, f"shop__changes.{name}")] == [1]
+
+
 def test_statements_that_tell_the_same_go_on_at_once() -> None:
     conf: dict[str, str] = {}
     notes = _Notes(cast(Any, SimpleNamespace(conf=SimpleNamespace(set=conf.__setitem__, unset=conf.__delitem__))))
