@@ -155,19 +155,21 @@ class _Notes:
     def told(self, about: Mapping[str, str]) -> Iterator[None]:
         with self._changed:
             self._changed.wait_for(lambda: not self._users or self._told == about)
-            self._told = about
-            self._users += 1
             for key, value in about.items():
                 self._spark.conf.set(_SETTING + key, value)
+            # Who fails so far is no user: nobody has to wait for it.
+            self._told = about
+            self._users += 1
         try:
             yield
         finally:
             with self._changed:
                 self._users -= 1
+                # First, for what follows may fail; nobody wakes up before it is done.
+                self._changed.notify_all()
                 if not self._users:
                     for key in about:
                         self._spark.conf.unset(_SETTING + key)
-                    self._changed.notify_all()
 
 
 class Warehouse:

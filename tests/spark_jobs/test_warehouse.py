@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -437,3 +437,41 @@ def test_statements_that_tell_the_same_go_on_at_once() -> None:
         waits.result(60)
     assert [list(each.values()) for each in told] == [["same"], ["same"], ["other"]]
     assert conf == {}
+
+
+@pytest.mark.parametrize("fails", ["set", "unset"])
+def test_nobody_waits_for_a_statement_that_failed(fails: str) -> None:
+    notes = _Notes(cast(Any, SimpleNamespace(conf=SimpleNamespace(**{"set": _nothing, "unset": _nothing, fails: _fails_once()}))))
+    told = Event()
+
+    def tell() -> None:
+        with notes.told({"a": "other"}):
+            told.set()
+
+    # What hangs must not keep the test's process.
+    waits = Thread(target=tell, daemon=True)
+
+    def fail() -> None:
+        with notes.told({"a": "one"}):
+            waits.start()
+            assert not told.wait(0.2)
+
+    with pytest.raises(ConnectionError):
+        fail()
+    if waits.ident is None:
+        waits.start()
+    assert told.wait(20)
+
+
+def _nothing(*_: str) -> None:
+    pass
+
+
+def _fails_once() -> Callable[..., None]:
+    errors = iter([ConnectionError("the session is gone")])
+
+    def fail(*_: str) -> None:
+        for error in errors:
+            raise error
+
+    return fail
