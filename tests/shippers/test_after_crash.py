@@ -79,6 +79,40 @@ def test_no_lease_is_left_behind(tmp_path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
+MOUNTS = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+36 27 0:30 /segments /var/lib/cassandra rw,relatime shared:5 master:2 - virtiofs share rw
+41 27 0:44 / /mnt/n\\040f\\040s rw - nfs4 server:/export rw
+42 27 0:45 / /mnt/fuse rw - fuse.s3fs s3fs rw
+136 27 0:46 / /mnt/odd rw
+"""
+
+
+def test_the_type_of_a_mount() -> None:
+    found = {mount: writer.type_of(MOUNTS, mount) for mount in ("27", "36", "41", "42", "136", "7")}
+    assert found == {"27": "ext4", "36": "virtiofs", "41": "nfs4", "42": "fuse.s3fs", "136": None, "7": None}
+
+
+@pytest.mark.parametrize("mounted", ["virtiofs", "fuse.s3fs", "nfs4", "cifs", "ceph", "9p", "something new", None])
+def test_a_lease_counts_for_nothing_where_other_machines_may_write(
+    mounted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    line = f" 1 0:9 / / rw - {mounted} share rw\n"
+    real = Path.read_text
+
+    def read_text(file: Path, **more: Any) -> str:
+        if file != Path("/proc/self/mountinfo"):
+            return real(file, **more)
+        return "".join(f"{mount}{line}" for mount in range(10_000)) if mounted else ""
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert nobody_writes(path) is None
+    with path.open("r+b"):
+        assert nobody_writes(path) is None
+
+
 # --- after a crash
 
 
