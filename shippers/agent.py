@@ -241,8 +241,8 @@ class Agent:
     # --- who the node is, and its schema
 
     def _identify(self) -> node.NodeFacts:
-        """Who the node is. Asked until it has answered once; until then the configuration and older notes have to do."""
-        if self._facts is not None:
+        """Who the node is. Asked until it has answered, and anew over every new connection; until then, what was known before has to do."""
+        if self._facts is not None and (self._link is None or self._link.introduced):
             return self._facts
         notes, told = node.notes_file(self._node), {}
         if self._link is not None:
@@ -250,12 +250,16 @@ class Agent:
                 told = self._link.facts()
             except ShipError as error:
                 self._log.warning("the node did not say who it is", **error.as_dict())
+                if self._facts is not None:
+                    return self._facts
         recalled = node.recall(notes)
         facts = node.merge(self._config, told, recalled)
-        if told and recalled.get("host_id", facts.host_id) != facts.host_id and "host id" not in self._reported:
-            self._reported.add("host id")
+        # Of the two the notes may be the older: they cannot always be written.
+        before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
+        if told and before != facts.host_id and facts.host_id not in self._reported:
+            self._reported.add(facts.host_id)
             hint = "Drain a node before it is wiped."
-            self._log.warning("another node has this folder now; all that is in it goes by its name", was=recalled["host_id"], hint=hint)
+            self._log.warning("another node has this folder now; all that is in it goes by its name", was=before, hint=hint)
         if told:
             self._remember(notes, facts)
         if told or self._link is None:

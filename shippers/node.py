@@ -60,10 +60,14 @@ class Link:
         self._config = config
         self._cluster: Any = None
         self._session: Any = None
+        self.introduced = False
+        """Whether it has said who it is since the connection was made: behind a new one there may be another node."""
 
     def facts(self) -> dict[str, Any]:
         """What the node says of itself, in the fields of NodeFacts."""
-        return self._ask("ask the node who it is", _facts)
+        told = self._ask("ask the node who it is", _facts)
+        self.introduced = True
+        return told
 
     def schema_version(self) -> str:
         return self._ask("ask the node for its schema version", schema_version)
@@ -80,6 +84,7 @@ class Link:
         if self._cluster is not None:
             self._cluster.shutdown()
         self._cluster = self._session = None
+        self.introduced = False
 
     def __enter__(self) -> Self:
         return self

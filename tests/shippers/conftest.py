@@ -56,6 +56,7 @@ class FakeLink:
     down: bool = False
     space: int | None = None
     asked: list[str] = field(default_factory=list)
+    introduced: bool = False
     told: dict[str, Any] = field(
         default_factory=lambda: {
             "cluster": "ring",
@@ -71,11 +72,14 @@ class FakeLink:
     def _answer(self, question: str, value: Any) -> Any:
         self.asked.append(question)
         if self.down:
+            self.introduced = False
             raise ShipError("connection refused", operation=question, retriable=True)
         return value
 
     def facts(self) -> dict[str, Any]:
-        return dict(self._answer("facts", self.told))
+        told = dict(self._answer("facts", self.told))
+        self.introduced = True
+        return told
 
     def schema_version(self) -> str:
         return str(self._answer("schema_version", self.version))

@@ -295,6 +295,30 @@ def test_what_the_node_once_told_is_remembered(store: LocalStore, folder: Folder
     assert store.head(ref(1).incoming) is not None
 
 
+def test_a_node_that_was_away_is_asked_anew_who_it_is(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
+    """It may be another one, in the same place: its segments must not go by the former's name."""
+    link = FakeLink()
+    agent = agent_over(store, link=link, config=changed(settings, host_id=None, datacenter=None))
+    for number in (1, 2):
+        folder.segment(number)
+        agent.round()
+    assert link.asked.count("facts") == 1
+    link.down = True
+    folder.segment(3)
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}, "until it answers, it is who it was"
+    assert store.head(ref(3).incoming) is not None
+    link.down = False
+    link.told["host_id"] = "host-2"
+    folder.segment(4)
+    with capture_logs() as logs:
+        agent.round()
+    assert store.head("cdc/ring/dc1/host-2/CommitLog-7-4.log") is not None
+    assert store.head(ref(4).incoming) is None
+    assert [log["was"] for log in logs if "another node has this folder" in log["event"]] == ["host-1"]
+
+
 @pytest.mark.parametrize("only", ["nodes/", "schemas/"])
 def test_a_bucket_that_refuses_facts_or_schema_still_takes_segments(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, only: str

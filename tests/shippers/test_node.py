@@ -140,3 +140,17 @@ def test_a_row_that_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ShipError, match=r"(Type|Value)Error") as caught:
         link.facts()
     assert caught.value.retriable
+
+
+def test_a_new_connection_has_not_said_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(NodeConfig(cdc_raw=tmp_path, address="127.0.0.1"))
+    row: Any = ("ring", "dc1", "h", "127.0.0.1", "r", "5.0.6", [])
+    session = SimpleNamespace(execute=lambda _: SimpleNamespace(one=lambda: row))
+    monkeypatch.setattr(link, "_connected", lambda: session)
+    assert not link.introduced
+    link.facts()
+    assert link.introduced
+    row = None
+    with pytest.raises(ShipError):
+        link.facts()
+    assert not link.introduced
