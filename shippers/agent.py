@@ -108,11 +108,18 @@ class Agent:
         view = self._see(drain=drain)
         if self._finish_moves(view):
             view = self._see(drain=drain)
-        facts = self._identify()
+        result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)))
         self._report_foreign(view.here)
+        try:
+            facts = self._identify()
+        except ShipError as error:
+            # Nothing has a name yet, so nothing can be shipped; what is finished can be put aside all the same.
+            result.failed.append(error)
+            self._make_room(result)
+            self._note(result)
+            raise
         self._publish(facts)
         self._ship_schema(facts)
-        result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)))
         for folder, item in self._in_order(view):
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
                 break
@@ -179,7 +186,7 @@ class Agent:
         return sorted(aside + here, key=lambda found: found[1].segment or names.SegmentName(0, 0))
 
     def _make_room(self, result: Round, in_hand: str = "") -> None:
-        """With the store down and an alarm on: put completed segments aside, if that is wanted, but for the one in hand."""
+        """With the store down, or the node unnamed, and an alarm on: put completed segments aside, if wanted, but for the one in hand."""
         ship = self._node.ship
         if ship.when_store_is_down != "spill":
             return
@@ -244,16 +251,17 @@ class Agent:
         """Who the node is. Asked until it has answered, and anew over every new connection; until then, what was known before has to do."""
         if self._facts is not None and (self._link is None or self._link.introduced):
             return self._facts
-        notes, told = node.notes_file(self._node), {}
+        notes, told, unanswered = node.notes_file(self._node), {}, False
         if self._link is not None:
             try:
                 told = self._link.facts()
             except ShipError as error:
                 self._log.warning("the node did not say who it is", **error.as_dict())
+                unanswered = True
                 if self._facts is not None:
                     return self._facts
         recalled = node.recall(notes)
-        facts = node.merge(self._config, told, recalled)
+        facts = node.merge(self._config, told, recalled, unanswered=unanswered)
         # Of the two the notes may be the older: they cannot always be written.
         before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
         if told and before != facts.host_id and facts.host_id not in self._reported:

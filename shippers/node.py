@@ -133,10 +133,11 @@ class Link:
         return self._session
 
 
-def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[str, Any]) -> NodeFacts:
+def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[str, Any], *, unanswered: bool = False) -> NodeFacts:
     """One truth of what the configuration says, what the node has just told, and what it told an earlier run.
 
-    ConfigError when the configuration contradicts the node, or when nobody knows host id or datacenter.
+    ConfigError when the configuration contradicts the node, or when nobody knows host id or datacenter; but if the node was asked and has
+    not answered (`unanswered`), a retriable ShipError: one that bootstraps keeps its CQL port closed for hours.
     """
     node = require_node(config)
     written = {"cluster": config.cluster.name, "datacenter": node.datacenter, "host_id": node.host_id}
@@ -153,6 +154,14 @@ def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[s
     known = told or (remembered if _same_node(written, remembered) else {})
     facts = {"address": node.address, **known, **{k: v for k, v in written.items() if v is not None}}
     for field in ("host_id", "datacenter"):
+        if not facts.get(field) and unanswered:
+            raise ShipError(
+                f"node.{field} is not in the configuration, and the node has not answered yet",
+                operation="find out who the node is",
+                obj=str(node.cdc_raw),
+                retriable=True,
+                hint=f"Segments wait until it does, or until node.{field} is set.",
+            )
         if not facts.get(field):
             raise ConfigError(
                 f"node.{field} is not in the configuration and the node was not asked",

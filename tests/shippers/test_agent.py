@@ -287,8 +287,11 @@ def test_a_node_that_is_down_holds_up_nothing(
 
 def test_what_the_node_once_told_is_remembered(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
     asking = changed(settings, host_id=None, datacenter=None)
-    with pytest.raises(ConfigError, match=r"node\.host_id"):
+    with pytest.raises(ShipError, match=r"node\.host_id") as caught:
         agent_over(store, link=FakeLink(down=True), config=asking).round()
+    assert caught.value.retriable
+    with pytest.raises(ConfigError, match=r"node\.host_id"):
+        agent_over(store, config=asking).round()
     agent_over(store, link=FakeLink(), config=asking).round()
     folder.segment(1)
     agent_over(store, link=FakeLink(down=True), config=asking).round()

@@ -247,6 +247,32 @@ def test_a_store_that_refuses_us_counts_as_down(
     assert {number: memory.read(ref(number).incoming) for number in written} == written
 
 
+def test_a_node_that_has_not_said_who_it_is_yet(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that bootstraps writes for hours before it answers: the shipper stays, room is made, and then all is shipped."""
+    config = changed(
+        settings, host_id=None, ship=ShipConfig.model_validate({"cdc_total_space": 1000, "disk_reserve": 0, "when_store_is_down": "spill"})
+    )
+    assert config.node is not None
+    aside = config.node.spill
+    written = {number: folder.segment(number, bytes([number]) * 100) for number in range(1, 10)}
+    link, stop, rounds = FakeLink(down=True), Event(), []
+
+    def wait(_: float | None = None) -> bool:
+        rounds.append(len(list(aside.glob("*.log"))))
+        link.down = len(rounds) < 3
+        return len(rounds) == 4
+
+    monkeypatch.setattr(stop, "wait", wait)
+    with capture_logs() as logs:
+        assert agent_over(store, link=link, stop=stop, config=config).run(Mode.SERVICE)
+    assert rounds == [2, 2, 2, 0]
+    assert ("alarm", "error") in [(log["level"], log["log_level"]) for log in logs if log["event"] == "space"]
+    assert [log["kind"] for log in logs if log["event"] == "round failed"] == ["ShipError"] * 3
+    assert {number: store.read(ref(number).incoming) for number in written} == written
+
+
 def test_nothing_is_put_aside_while_the_store_answers(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
