@@ -362,7 +362,16 @@ class Batch:
             self.events[table_id, bucket] = count["events"]
             if count["made"] != count["items"] or applied > count["folded"]:
                 wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
+        self._warn_of_purged(counts)
         return wrong
+
+    def _warn_of_purged(self, counts: Mapping[tuple[str, bytes, int], Mapping[str, int]]) -> None:
+        """What a replay leaves out is counted as superseded; of a time in which the table was not captured it may have been news."""
+        left_out: Counter[str] = Counter()
+        for (table, *_), count in counts.items():
+            left_out[table] += count.get("purged", 0)
+        for table, updates in sorted((+left_out).items()):
+            log.warning("left out, as what is purged may have beaten it", table=table, updates=updates, batch=self.manifest.number)
 
     def _accounting(self) -> list[Accounting]:
         found = []

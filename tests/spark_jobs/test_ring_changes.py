@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from spark_jobs import maintain
 from tests.spark_jobs.synthetic import (
@@ -155,9 +156,11 @@ def test_expiry_without_segments_purge_and_what_a_replay_may_not_do(tmp_path: Pa
     days = timedelta(days=1)
     manifest = plan_replay(ring.store, CLUSTER, start=START + 24 * days, end=START + 26 * days, now=START + 40 * days)
     assert manifest is not None
-    sealed = ring.run(manifest)
+    with capture_logs() as logs:
+        sealed = ring.run(manifest)
     account = next(each for each in sealed.accounting if each.table == "shop.orders")
     assert (sealed.events, account.updates_in, account.superseded) == (0, 1, 1), "what has deleted it is purged, and it stays deleted"
+    assert [(log["table"], log["updates"]) for log in logs if log["event"].startswith("left out")] == [("shop.orders", 1)]
     assert ring.current() == {(1, 2): {"name": 2}}
 
     ring.write(update(1, 2, 40 * DAY, amount=7))
