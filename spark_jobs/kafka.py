@@ -9,6 +9,7 @@ init_transactions has fenced and settled what an earlier owner of the same trans
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, islice
@@ -38,6 +39,15 @@ RECORDS = pa.schema(
 
 _EVENTS_PER_TRANSACTION = 5000
 _TIMEOUT_SECONDS = 60.0
+_OF_ONE_TOPIC = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+"""What a broker has against an event or its topic, and meets again however often it is sent."""
+_GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 Position = tuple[int, int]
 
@@ -148,40 +158,62 @@ class Publisher:
         return Sent(events, stuck)
 
     def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
-        """Send the rows in one transaction; how many went. A topic with an event that is too large goes no further, and is put to
-        `stuck`."""
-        sent = 0
-        producer.begin_transaction()
-        failed: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed.append(error)
-
-        reached: dict[str, Position] = {}
-        for row in rows:
-            if row.topic in stuck:
-                continue
-            try:
-                _produce(producer, row.topic, row.key, row.value, delivered)
-            except KafkaException as error:
-                if (refused := _too_large(row, error)) is None:
-                    raise
-                stuck[row.topic] = refused
-                continue
-            sent += 1
-            if row.deletes and self.kafka.tombstones_on_delete:
-                _produce(producer, row.topic, row.key, None, delivered)
-            reached[row.topic] = (row.batch, row.ordinal)
-        for topic, position in reached.items():
-            told = json.dumps(position).encode()
-            _produce(producer, progress_topic(self.kafka.topic_prefix), topic.encode(), told, delivered, partition=publisher)
-        producer.flush(_TIMEOUT_SECONDS)
-        if failed:
+        """Send the rows in one transaction; how many went. A topic with an event that the producer or the broker refuses goes no further,
+        and is put to `stuck`."""
+        while True:
+            producer.begin_transaction()
+            sent, failed = self._produce_chunk(producer, publisher, rows, stuck)
+            if not failed:
+                producer.commit_transaction(_TIMEOUT_SECONDS)
+                return sent
             producer.abort_transaction(_TIMEOUT_SECONDS)
-            raise KafkaException(failed[0])
-        producer.commit_transaction(_TIMEOUT_SECONDS)
-        return sent
+            progress = progress_topic(self.kafka.topic_prefix)
+            # With the transaction go the events that had not gone out: that is no reason.
+            failed = [each for each in failed if each[0].code() not in _GONE_WITH_OTHERS] or failed
+            if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
+                raise KafkaException(fatal[0])
+            # Each time round at least one topic fewer.
+            stuck.update({topic: _refused(topic, error) for error, topic in failed})
+
+    def _produce_chunk(
+        self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]
+    ) -> tuple[int, list[tuple[KafkaError, str]]]:
+        """Hand over the rows and how far they reach; how many, and what the broker has refused, with the topic."""
+        failed: list[tuple[KafkaError, str]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failed.append((error, message.topic() or ""))
+
+        sent = 0
+        reached: dict[str, Position] = {}
+        try:
+            for row in rows:
+                if row.topic in stuck:
+                    continue
+                try:
+                    _produce(producer, row.topic, row.key, row.value, delivered)
+                except KafkaException as error:
+                    if (refused := _too_large(row, error)) is None:
+                        raise
+                    stuck[row.topic] = refused
+                    continue
+                sent += 1
+                if row.deletes and self.kafka.tombstones_on_delete:
+                    _produce(producer, row.topic, row.key, None, delivered)
+                reached[row.topic] = (row.batch, row.ordinal)
+            for topic, position in reached.items():
+                told = json.dumps(position).encode()
+                _produce(producer, progress_topic(self.kafka.topic_prefix), topic.encode(), told, delivered, partition=publisher)
+        except KafkaException:
+            # A transaction of which an event was refused takes no more: that is the reason then.
+            if not failed:
+                raise
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not failed and producer.flush(1.0) and time.monotonic() < deadline:
+            pass
+        # Aborting adds to them.
+        return sent, list(failed)
 
 
 def _produce(producer: Producer, topic: str, key: bytes | None, value: bytes | None, delivered: Any, partition: int = _BY_KEY) -> None:
@@ -205,6 +237,15 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
         operation="publish events",
         obj=row.topic,
         hint="Raise `message.max.bytes` under `kafka.producer` in the pipeline's YAML and `max.message.bytes` of the topic; events wait.",
+    )
+
+
+def _refused(topic: str, error: KafkaError) -> PublishError:
+    return PublishError(
+        f"the broker refuses an event: {error.str()}",
+        operation="publish events",
+        obj=topic,
+        hint="Mend the topic's settings (`max.message.bytes`) or rights; its events wait, others go on.",
     )
 
 

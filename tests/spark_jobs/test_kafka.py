@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs import kafka as jobs
 from spark_jobs.kafka import Publisher, Sent, ensure_topics, read_progress
@@ -135,6 +137,25 @@ def test_an_event_larger_than_a_message_may_be_holds_up_its_own_topic_only(
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 8))
 
 
+def test_an_event_that_the_broker_finds_too_large_holds_up_its_own_topic_only(kafka: KafkaConfig, topic: str) -> None:
+    other, small = f"{kafka.topic_prefix}.shop.other", f"{kafka.topic_prefix}.shop.small"
+    assert ensure_topics(kafka, [other]) == {}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(small, kafka.partitions, 1, config={"max.message.bytes": "1000"})]).values():
+        future.result(timeout=30)
+    everything = [*rows(topic, range(1, 8)), *rows(small, range(1, 4)), *rows(other, range(1, 8))]
+    everything[8].value = b"".join(b"%d" % (n * n) for n in range(3000))
+    ((sent),) = Publisher(kafka).send_all(everything)
+    assert (sent.events, list(sent.stuck)) == (7 + 7, [small])
+    assert "the broker refuses an event" in str(sent.stuck[small])
+    assert sorted(numbers(consume(kafka, topic))) == sorted(numbers(consume(kafka, other))) == list(range(1, 8))
+    assert consume(kafka, small) == []
+    # When it may go, it goes, and what came with it.
+    everything[8].value = b'{"n":2}'
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(3)]
+    assert sorted(numbers(consume(kafka, small))) == [1, 2, 3]
+
+
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
     assert list(Publisher(kafka).send_all(share)) == [Sent(2), Sent(2)]
@@ -182,7 +203,7 @@ def test_a_death_between_events_and_commit_doubles_and_loses_nothing(
 
 
 def test_the_progress_topic_is_compacted(kafka: KafkaConfig, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+    from confluent_kafka.admin import ConfigResource, ResourceType
 
     resource = ConfigResource(ResourceType.TOPIC, progress_topic(kafka.topic_prefix))
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
