@@ -1,9 +1,9 @@
 """From routed mutations to items: each update taken apart into what it does to each row, and to the head of its partition.
 
-Strategy: a function for `mapInArrow`. Input: ROUTED rows, partitioned by (table_id, bucket) and sorted within by (table_id, bucket, key,
-digest): copies that several tasks have found stand side by side and become one. Of each mutation what a TRUNCATE took is left out; the
-rest is decoded once, and every value in it is looked at as a sink will: what cannot be ordered, shown or stored goes to quarantine here,
-with its reason, so that later stages never meet it. Output: ITEMS, to be sorted by `ORDER` within the same partitions.
+Strategy: a function from record batches to record batches. Input: ROUTED rows, one shard after the other, those of a shard sorted by key
+and digest (`packs.by_digest`): copies that several tasks have found stand side by side and become one. Of each mutation what a TRUNCATE
+took is left out; the rest is decoded once, and every value in it is looked at as a sink will: what cannot be ordered, shown or stored goes
+to quarantine here, with its reason, so that later stages never meet it. Output: ITEMS, which `packs` sorts by `ORDER` for the join.
 
 Most updates only write rows of simple values; these are decoded, checked and packed by the column, and no Python object is made for each.
 Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them). So do,
@@ -69,6 +69,7 @@ CHUNK_BYTES: Final = 4 << 20
 DIGEST_BYTES: Final = 16
 
 ORDER: Final = ("table_id", "bucket", "pk", "row", "ts", "content")
+"""In which the join takes items. `packs.by_place` is the same for those of one shard, as one value; tests hold it against this."""
 
 
 @dataclass(frozen=True, slots=True)
