@@ -1,11 +1,11 @@
 """The join as a stage: items, sorted by row and writetime, into the state; events, state records and accounts out of it.
 
 Strategy: a function from record batches to record batches, ITEMS in the order of `explode.ORDER`, one shard's in one run. Partitions are
-folded one after the other as streams (`writetime.join.stream`), so that neither a partition nor a row has to fit in memory. The records that
-a stretch of items needs are asked of the shard all at once; ranges are read as they are folded. What expires in a partition without items is
-found by the shard. Rows that nothing but their own items touches, which are most, are joined all at once (`plain`), with equal results
-(`engine="python"`: none are). Nothing is written here, and what comes out depends only on the items and the pinned state, so a task may be
-run any number of times. Events go out raw (`events` gives them types), those of a row one after the other.
+folded one after the other as streams (`writetime.join.stream`), so that neither a partition nor a row has to fit in memory. The records
+that a stretch of items needs are asked of the shard all at once; ranges are read as they are folded. What expires in a partition without
+items is found by the shard. Rows that nothing but their own items touches, which are most, are joined all at once (`plain`), with equal
+results (`engine="python"`: none are). Nothing is written here, and what comes out depends only on the items and the pinned state, so a task
+may be run any number of times. Events go out raw (`events` gives them types), those of a row one after the other.
 """
 
 from __future__ import annotations
