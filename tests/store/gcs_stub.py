@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.query["uploadType"] == "resumable":
             number = str(next(self.memory.numbers))
             self.memory.uploads[number] = (json.loads(self.body), self.query, bytearray())
-            return 200, b"", {"Location": f"{self.memory.url}/upload/{number}"}
+            return 200, b"", {"Location": f"{self.memory.url}/upload/{number}?upload_id=secret-{number}"}
         head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
         parts = email.message_from_bytes(head + self.body, policy=email.policy.HTTP)
         properties, _ = list(parts.iter_parts())  # type: ignore[attr-defined]

@@ -66,6 +66,22 @@ def test_a_missing_permission_is_no_absence(store: GcsStore, stub: Stub, code: i
     assert not isinstance(caught.value, ObjectNotFound)
 
 
+@pytest.mark.parametrize("code", [403, 410])
+def test_an_error_does_not_tell_the_id_of_an_upload(store: GcsStore, stub: Stub, code: int) -> None:
+    """Whoever reads the log could write to the upload."""
+
+    def refuse(request: str) -> None:
+        if request.startswith("PUT"):
+            assert "upload_id=secret-" in request
+            stub.faults[:] = [code]
+
+    stub.watch = refuse
+    with pytest.raises(StoreError) as caught:
+        store.put("a", b"x" * BIG)
+    assert "upload_id=…" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.usefixtures("stub")
 def test_a_missing_bucket_is_no_absence() -> None:
     store = open_store("gs://another")

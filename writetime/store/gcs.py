@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ _RETRY = DEFAULT_RETRY.with_timeout(60.0)
 _ONE_REQUEST = 8 << 20
 _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
+# Whoever has it can write to the upload, without credentials.
+_UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
 _PERMISSION = "Check that the account may use this bucket: storage.objects.create, get and list; delete only for the pipeline."
 
 
@@ -204,7 +207,7 @@ class GcsStore:
             raise self._translate(error, operation, f"{self.url}/{name}") from error
 
     def _translate(self, error: Exception, operation: str, where: str) -> StoreError:
-        text = str(error)
+        text = _UPLOAD_ID.sub(r"\1…", str(error))
         if isinstance(error, api.NotFound):
             if "bucket does not exist" in text.lower() or "no such bucket" in text.lower():
                 return StoreError("there is no such bucket", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
