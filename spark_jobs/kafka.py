@@ -47,6 +47,7 @@ _OF_ONE_TOPIC = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
 """What a broker has against an event or its topic, and meets again however often it is sent."""
+_WAIT = "Events stay in the changes tables and go out with the next run."
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 Position = tuple[int, int]
@@ -85,6 +86,13 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
             refused[topic] = _failure("create a topic", topic, error)
+            if topic == progress:
+                raise refused[topic] from error
+        except TimeoutError as error:
+            # Not Kafka's answer, but that there was none in time.
+            refused[topic] = PublishError(
+                f"no answer within {_TIMEOUT_SECONDS:.0f} s", operation="create a topic", obj=topic, retriable=True, hint=_WAIT
+            )
             if topic == progress:
                 raise refused[topic] from error
     return refused
@@ -291,5 +299,5 @@ def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
         operation=operation,
         obj=obj,
         retriable=reason.retriable() or reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT),
-        hint="Events stay in the changes tables and go out with the next run.",
+        hint=_WAIT,
     )

@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -218,6 +219,20 @@ def test_no_broker_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(PublishError, match="list the topics") as raised:
         ensure_topics(nowhere, ["t.a.b"])
     assert raised.value.retriable
+
+
+def test_a_topic_that_is_not_made_in_time_is_refused_and_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
+    present = SimpleNamespace(topics={progress_topic("t"): SimpleNamespace(partitions=dict.fromkeys(range(kafka.publishers)))})
+    admin = SimpleNamespace(list_topics=lambda **_: present, create_topics=lambda wanted: {topic.topic: Future[None]() for topic in wanted})
+    monkeypatch.setattr(jobs, "AdminClient", lambda _: admin)
+    monkeypatch.setattr(jobs, "_TIMEOUT_SECONDS", 0.1)
+    refused = ensure_topics(kafka, ["t.a.b"])
+    assert list(refused) == ["t.a.b"]
+    assert refused["t.a.b"].retriable
+    present.topics = {}
+    with pytest.raises(PublishError, match="no answer"):
+        ensure_topics(kafka, [])
 
 
 def test_every_option_of_the_producer_is_passed_on(kafka: KafkaConfig, topic: str) -> None:
