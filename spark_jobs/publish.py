@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import structlog
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -93,7 +96,8 @@ class Outbox:
         cluster = self.config.cluster.name
         known = (None if everything else read_published(self.store, cluster)) or Published(batch=0, events=0)
         records, refused = self._records(known)
-        sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
+        with _spark_failures():
+            sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
         refused |= {".".join(from_topic(topic)[1:]): error for found in sent for topic, error in found.stuck.items()}
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
@@ -122,6 +126,7 @@ class Outbox:
                     found[table.full_name].append((table, changes))
             except WritetimeError as error:
                 refused[table.full_name] = error
+        refused |= self._undescribed(found, known)
         unmade = ensure_topics(self.kafka, sorted({topics[name] for name in found if name not in refused}))
         refused |= {name: unmade[topic] for name, topic in topics.items() if topic in unmade}
         parts = [
@@ -135,13 +140,36 @@ class Outbox:
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal"), refused
 
+    def _undescribed(self, found: Mapping[str, list[tuple[Table, Changes]]], known: Published) -> dict[str, WritetimeError]:
+        """The tables with events that nothing says the schema of: looked up before a task, where it would stop all tables, meets them."""
+        lives = [(name, table, changes) for name, of_name in found.items() for table, changes in of_name]
+        if not lives:
+            return {}
+        versions = [
+            changes.rows.filter(self._new(table, known.sent(name))).select(F.lit(at).alias("at"), "schema_version").distinct()
+            for at, (name, table, changes) in enumerate(lives)
+        ]
+        refused: dict[str, WritetimeError] = {}
+        with _spark_failures():
+            used = reduce(DataFrame.unionByName, versions).collect()
+        for row in used:
+            name, _, changes = lives[row["at"]]
+            try:
+                _description(changes.versions, row["schema_version"], name)
+            except PublishError as error:
+                refused[name] = error
+        return refused
+
+    def _new(self, table: Table, since: int) -> Column:
+        """Which rows of its changes table are the life's and not known to be sent."""
+        return (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
+
     def _table_records(self, table: Table, changes: Changes, addresses: Mapping[str, str], since: int) -> DataFrame:
         about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
-        mine = (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
         # progress is another.
         share = F.pmod(F.xxhash64(_hashable(F.col("key"), changes.rows.schema["key"].dataType)), F.lit(self.kafka.publishers))
-        rows = changes.rows.filter(mine).withColumn("publisher", share.cast("int"))
+        rows = changes.rows.filter(self._new(table, since)).withColumn("publisher", share.cast("int"))
         if table.dropped:
             # What comes in of a life after its DROP was told is history: by then the topic may be another life's.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
@@ -188,15 +216,36 @@ def _encoder(versions: Mapping[str, Mapping[str, Any]], topic: str, about: envel
     return encode
 
 
-def _shape(versions: Mapping[str, Mapping[str, Any]], version: str, about: envelope.About, stored: pa.Schema) -> envelope.Shape:
+@contextmanager
+def _spark_failures() -> Iterator[None]:
+    """What fails in Spark as an error of ours, with the line that says most of why."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("writetime.errors.")]
+        raise PublishError(
+            (told or lines or [type(error).__name__])[0],
+            operation="publish events",
+            retriable=True,
+            hint="Events stay in the changes tables and go out with the next run; Spark's log says more.",
+        ) from error
+
+
+def _description(versions: Mapping[str, Mapping[str, Any]], version: str, table: str) -> Mapping[str, Any]:
     if version not in versions:
         raise PublishError(
             f"the changes table does not say what schema version {version} is",
             operation="publish events",
-            obj=f"{about.keyspace}.{about.table}",
+            obj=table,
             hint=f"Its property writetime.schema.{version} was taken away: set it again.",
         )
-    table, types = described(versions[version], about.keyspace, about.table)
+    return versions[version]
+
+
+def _shape(versions: Mapping[str, Mapping[str, Any]], version: str, about: envelope.About, stored: pa.Schema) -> envelope.Shape:
+    description = _description(versions, version, f"{about.keyspace}.{about.table}")
+    table, types = described(description, about.keyspace, about.table)
     return envelope.Shape(changes_schema(RowShape.of(table, Schema(types=types))), stored)
 
 

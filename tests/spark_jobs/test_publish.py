@@ -22,6 +22,7 @@ from tests.spark_jobs.test_kafka import consume
 from tests.spark_jobs.test_warehouse import events
 from writetime.batch.publish import Published
 from writetime.schema.learn import SchemaLearner
+from writetime.schema.version import schema_version
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -64,6 +65,11 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
         last = outbox(3)
         assert last.drain(everything=False) == Published(batch=3, events=2 * len(KEYS) - len(share))
         assert last.drain(everything=True) == Published(batch=3, events=0)
+        # Somebody takes away what says what the events are of: that table waits, and the run says so.
+        fourth = outbox(4)
+        version = schema_version(after, schema_of(after).types)
+        spark.sql(f"ALTER TABLE lake.shop__changes.sold UNSET TBLPROPERTIES ('writetime.schema.{version}')")
+        assert fourth.drain(everything=False) == Published(batch=4, events=0, waiting={"shop.sold": 3})
     finally:
         spark.stop()
     found = [(json.loads(key or b""), json.loads(value or b"")) for _, key, value in consume(kafka, f"{kafka.topic_prefix}.shop.sold")]
