@@ -31,7 +31,7 @@ from spark_jobs.scan import Batches
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Changes, Warehouse, changes_schema
 from writetime import envelope
-from writetime.batch.plan import history, read_manifest, read_schema
+from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
 from writetime.cql.names import from_topic
@@ -126,6 +126,7 @@ class Outbox:
                     found[table.full_name].append((table, changes))
             except WritetimeError as error:
                 refused[table.full_name] = error
+        refused |= {name: _not_there(name) for name in self._expected() - found.keys() - refused.keys()}
         refused |= self._undescribed(found, known)
         unmade = ensure_topics(self.kafka, sorted({topics[name] for name in found if name not in refused}))
         refused |= {name: unmade[topic] for name, topic in topics.items() if topic in unmade}
@@ -139,6 +140,15 @@ class Outbox:
             return None, refused
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal"), refused
+
+    def _expected(self) -> set[str]:
+        """Full names of the tables with events that the last run does not know to be sent: by the seals since, and by its note."""
+        cluster = self.config.cluster.name
+        note = read_published(self.store, cluster) or Published(batch=0, events=0)
+        seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
+        told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
+        # Of a life that is over its id comes behind the name (Table.label).
+        return {label.partition("@")[0] for label in told} | note.waiting.keys()
 
     def _undescribed(self, found: Mapping[str, list[tuple[Table, Changes]]], known: Published) -> dict[str, WritetimeError]:
         """The tables with events that nothing says the schema of: looked up before a task, where it would stop all tables, meets them."""
@@ -214,6 +224,15 @@ def _encoder(versions: Mapping[str, Mapping[str, Any]], topic: str, about: envel
             yield pa.RecordBatch.from_pydict(columns, schema=RECORDS)
 
     return encode
+
+
+def _not_there(table: str) -> PublishError:
+    return PublishError(
+        "its changes table is not there",
+        operation="publish events",
+        obj=table,
+        hint="Give it its name, or its property writetime.table-id, back; its events wait.",
+    )
 
 
 @contextmanager

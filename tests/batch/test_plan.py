@@ -493,6 +493,8 @@ def test_publishing_is_due_after_a_seal(store: LocalStore) -> None:
     ship(store, 1)
     seal(store, planned(store))
     assert publish_due(store, CLUSTER)
+    write_published(store, CLUSTER, Published(batch=1, events=5, waiting={"shop.orders": 0}))
+    assert publish_due(store, CLUSTER)
     write_published(store, CLUSTER, Published(batch=1, events=5))
     assert not publish_due(store, CLUSTER)
 

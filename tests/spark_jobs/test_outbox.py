@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +10,14 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import PySparkException
 
+from spark_jobs import publish
 from spark_jobs.publish import Outbox
+from writetime import names
+from writetime.batch.documents import Accounting, Sealed
+from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig
 from writetime.errors import PublishError
+from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
 
 
@@ -33,3 +39,18 @@ def test_what_fails_in_a_task_is_an_error_of_ours(tmp_path: Path, monkeypatch: p
         outbox(tmp_path, 1).drain(everything=False)
     assert raised.value.retriable
     assert "java" not in str(raised.value)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, everything: bool) -> None:
+    monkeypatch.setattr(publish, "read_schema", lambda *_: SchemaLearner())
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
+    box = outbox(tmp_path, 3)
+    write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1}))
+    accounting = [Accounting(table="shop.sold@aaaaaaaa", events=2), Accounting(table="shop.quiet", updates_in=1, not_ours=1)]
+    sealed = Sealed(number=3, kind="ingest", sealed_at=datetime(2026, 5, 4, tzinfo=UTC), segments=[], accounting=accounting, state={})
+    box.store.put(names.batch_object("c", 3, "sealed"), sealed.to_bytes())
+    sent = (0, 0) if everything else (1, 2)
+    expected = Published(batch=3, events=0, waiting=dict(zip(("shop.old", "shop.sold"), sent, strict=True)))
+    assert box.drain(everything=everything) == expected == read_published(box.store, "c")

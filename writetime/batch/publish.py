@@ -32,7 +32,7 @@ def write_published(store: Store, cluster: str, published: Published) -> None:
 
 
 def publish_due(store: Store, cluster: str) -> bool:
-    """Whether a batch has been sealed since publishing last drained the outbox."""
+    """Whether a batch has been sealed since publishing last drained the outbox, or a table waits that may go by now."""
     sealed = history(store, cluster).sealed
     published = read_published(store, cluster)
-    return sealed is not None and (published is None or published.batch < sealed.number)
+    return sealed is not None and (published is None or published.batch < sealed.number or bool(published.waiting))
