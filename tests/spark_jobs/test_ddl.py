@@ -199,7 +199,7 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
     def opened(_: Warehouse, of: Table) -> Changes:
         if of.name in refusals:
             raise refusals[of.name]
-        return Changes(spark.range(0), {})
+        return Changes(spark.createDataFrame([], "batch bigint, table_id string, schema_version bigint"), {})
 
     def records(self: Outbox, of: Table, _: Changes, __: Any, since: int) -> DataFrame:
         found = [(0, self._topic(of), batch, 1, bytearray(b"k"), bytearray(b"v"), False) for batch in range(since + 1, self.upto + 1)]
