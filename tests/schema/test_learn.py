@@ -137,6 +137,19 @@ def test_rename_of_a_clustering_column() -> None:
     assert table.clustering == (Column("c_new", "clustering", "text", 0, descending=True),)
 
 
+def test_rename_that_only_a_snapshot_tells() -> None:
+    """A snapshot shows the new name, and does not say that the old one is gone: that stands in the log, which comes later."""
+    told = change(
+        "k", tables=table_rows("t", ID, T + DAY, cdc=True), columns=[column_row("t", "c_new", T + DAY, "clustering", "text", 0, "desc")]
+    )
+    for history in itertools.permutations([create_table(TABLE, T), told]):
+        learner = learnt(history)
+        (table,) = user_tables(learner.schema()).values()
+        assert table.clustering == (Column("c_new", "clustering", "text", 0, descending=True),)
+        assert table.partition_key == TABLE.partition_key
+        assert not learner.left_out
+
+
 def test_a_dropped_table_stays_as_it_was() -> None:
     learner = learnt([create_keyspace("k", T), create_table(TABLE, T), drop(T + DAY)])
     (table,) = user_tables(learner.schema()).values()

@@ -244,6 +244,11 @@ class _View:
         row = settle_row(row, active=self._latest(partition.deletions_of(clustering)))
         return {cell.column: _value(table, cell) for cell in row.cells if cell.value and not cell.is_tombstone}
 
+    def told_at(self, table: str, clustering: tuple[str, ...]) -> int:
+        """When a row that is there was last said anything of (µs)."""
+        cells = self.facts[table].rows[tuple(part.encode("utf-8", "surrogateescape") for part in clustering)].cells
+        return max(cell.timestamp for cell in cells if self.bound is None or cell.timestamp <= self.bound)
+
     def before_drop(self, clustering: Clustering) -> dict[str, Any]:
         """What was said of a column before it was dropped, as far as that is known."""
         drop, column = self.facts["dropped_columns"].rows[clustering], self.facts["columns"].rows.get(clustering)
@@ -334,7 +339,7 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
     """The table of that life. Raises SchemaError if its definition is not whole."""
     (name,) = _text(clustering)
     options = view.row(source, clustering)
-    columns = {ck[1]: _column(ck[1], values) for ck, values in view.rows("columns", clustering) if {"kind", "type"} <= values.keys()}
+    columns = _columns(view, clustering)
     dropped = {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
     table = Table(
         keyspace,
@@ -360,6 +365,24 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
             hint="Its CREATE TABLE went to a segment that is not here: give a schema snapshot",
         )
     return table
+
+
+def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
+    """The columns by name. Of two key columns in one place the later one counts: a snapshot that came before the log shows a renamed
+    column, but not that the old name is gone (AlterTableStatement.RenameColumns; nothing but a key's column can be renamed)."""
+    found: dict[str, Column] = {}
+    places: dict[tuple[ColumnKind, int], tuple[int, str]] = {}
+    for ck, values in view.rows("columns", clustering):
+        if not {"kind", "type"} <= values.keys():
+            continue
+        column = found[ck[1]] = _column(ck[1], values)
+        if column.position >= 0:
+            told = view.told_at("columns", ck), column.name
+            place = column.kind, column.position
+            if place in places:
+                del found[min(told, places[place])[1]]
+            places[place] = max(told, places.get(place, told))
+    return found
 
 
 def _materialized(options: Mapping[str, Any]) -> View:
