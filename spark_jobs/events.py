@@ -20,6 +20,7 @@ from spark_jobs.packs import unpacked
 from spark_jobs.rows import RowShape, why_not
 from spark_jobs.scan import Batches, chunked
 from writetime.commitlog.mutation import decode_update
+from writetime.cql.names import to_column
 from writetime.join import flat
 from writetime.join.event import TableView
 from writetime.join.partition import RowChange
@@ -87,7 +88,8 @@ class TypedEvents:
         assert shown is not None
         event = self.view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
         values = {part: self.shape.values(event[part]) for part in ("key", "before", "after")}
-        return {**event, **values, "now": self.plan.now, **self._source(row["copies"])}
+        changed = [name for name in event["changed"] if _shows(to_column(name), values["before"], values["after"])]
+        return {**event, **values, "changed": changed, "now": self.plan.now, **self._source(row["copies"])}
 
     def _deletion(self, row: dict[str, Any]) -> dict[str, Any]:
         update = decode_update(row["before"], self.table)
@@ -104,6 +106,14 @@ class TypedEvents:
             "file": self.plan.files[first["segment"]] if first else None,
             "pos": first["position"] if first else None,
         }
+
+
+def _shows(column: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
+    """Whether what changed in Cassandra can be seen: a value of no bytes is null in the types that know no such value."""
+    if before is None or after is None:
+        return (before or after or {}).get(column) is not None
+    # To Python 0.0 is -0.0.
+    return bool(before[column] != after[column]) or repr(before[column]) != repr(after[column])
 
 
 def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:

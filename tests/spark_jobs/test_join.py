@@ -71,6 +71,15 @@ def test_copies_of_one_mutation_are_one_event_that_knows_its_replicas() -> None:
     assert account(rows) == {"applied": 1, "duplicate": 2, "events": 1}
 
 
+def test_changed_is_what_shows() -> None:
+    """Null and a value of no bytes are one where the type knows no such value, and two where it does."""
+    empties = table("empties", 43, {"id": "int", "a float": "float", "a decimal": "decimal", "zero": "double"})
+    schema = schema_of(empties)
+    values = [{"zero": 0.0}, {"zero": -0.0}, {"a float": b"", "a decimal": b""}, {"a float": 1.0, "a decimal": b""}]
+    rows = folded([frame(insert(empties, 1, v, timestamp=THEN + at, schema=schema), schema=schema) for at, v in enumerate(values)], schema)
+    assert [event["changed"] for event in payloads(rows, "event")] == [["zero"], ["zero"], ["a decimal"], ["a float"]]
+
+
 def test_events_come_in_writetime_order_and_tell_their_last() -> None:
     found = [frame(insert(ORDERS, 1, {"name": name}, 1, timestamp=THEN + at)) for at, name in ((2, "third"), (0, "first"), (1, "second"))]
     rows = folded([*found, frame(insert(ORDERS, 1, {"name": "other"}, 2))])
