@@ -282,13 +282,14 @@ class Warehouse:
             if done:
                 return
             columns = current_schema(shape, facts)
-            rows = self._last_rows(held, columns, facts, events, batch)
+            respelled = any(may_be_respelled(column.type) for column in table.clustering)
+            rows = self._last_rows(held, columns, facts, events, batch, deletions=respelled)
             if anew or seen is None:
                 # Nothing to merge with, which is what merging costs most for.
                 kept = rows.filter(F.col(OP) != "d").drop(OP)
                 self._overwrite(held.name, seen, kept, F.lit(True), _snapshot_properties(batch, "rows"))
             else:
-                if table.static_columns and table.clustering:
+                if respelled or (table.static_columns and table.clustering):
                     rows = _one_of_each_key(rows, shape)
                 self._merge(held.name, shape, columns, rows, batch)
 
@@ -396,14 +397,16 @@ class Warehouse:
 
     # --- the rest --------------------------------------------------------------------------------------------------------
 
-    def _last_rows(self, held: IcebergTable, columns: pa.Schema, facts: Facts, events: DataFrame, batch: int) -> DataFrame:
-        """The rows as the batch leaves them, with what to do with each in the column OP.
+    def _last_rows(
+        self, held: IcebergTable, columns: pa.Schema, facts: Facts, events: DataFrame, batch: int, *, deletions: bool
+    ) -> DataFrame:
+        """The rows as the batch leaves them, with what to do with each in the column OP; `deletions`: and all that it took away meanwhile.
 
         They are made while the commit's job runs, when the table that a MERGE reads is long loaded: their maker looks at the fence."""
         stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
         made = _current_rows(to_arrow_schema(rows), facts, self.fence, batch)
-        return events.filter("last").mapInArrow(made, schema=rows)
+        return (events if deletions else events.filter("last")).mapInArrow(made, schema=rows)
 
     def _look_at(self, held: IcebergTable, batch: int) -> tuple[int | None, bool]:
         """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it."""
@@ -526,11 +529,18 @@ def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) ->
     )
 
 
+def may_be_respelled(kind: str) -> bool:
+    """Whether values of a clustering column's type can be one to Cassandra and two to the warehouse: 1.0 and 1.00. A row that is deleted
+    and written again may come back with the other one."""
+    return "decimal" in kind
+
+
 def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
     """Of rows with one key in the warehouse the one that stays.
 
     A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does that of static content alone. The latter shows only while its
-    partition has no row: of both at most one is there when a batch ends, and the other's going must not take it away."""
+    partition has no row: of both at most one is there when a batch ends, and the other's going must not take it away. Nor must the going
+    of a row that came back as it had been spelled."""
     key = Window.partitionBy(*(F.expr(_comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
     return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
 
@@ -616,7 +626,8 @@ def _current_rows(columns: pa.Schema, facts: Facts, fence: Fence | None, batch: 
         if fence is not None:
             fence.check(batch)
         for record_batch in batches:
-            yield from _slices([_current_row(_unpacked(payload), facts) for payload in record_batch["payload"].to_pylist()], columns)
+            events = [(row["last"], _unpacked(row["payload"])) for row in record_batch.select(["last", "payload"]).to_pylist()]
+            yield from _slices([_current_row(event, facts) for last, event in events if last or event["op"] == "d"], columns)
 
     return rows
 

@@ -119,6 +119,18 @@ def test_a_clustering_of_no_bytes_and_static_content_alone_take_turns(warehouse:
         assert [(row["line"], row["note"], row["v"]) for row in rows(warehouse, "shop.turns")] == [(None, "n", v)]
 
 
+def test_a_row_that_comes_back_in_another_spelling_is_one_row(warehouse: Warehouse) -> None:
+    prices = table("prices", 42, {"id": "int", "price": "decimal", "v": "text"}, clustering=1)
+    schema = schema_of(prices)
+    first = insert(prices, 1, {"v": "x"}, Decimal("1.0"), schema=schema)
+    gone = Mutation((PartitionUpdate(prices.id, b"\0\0\0\1", DeletionTime(THEN + 1, THEN // 10**6)),))
+    again = insert(prices, 1, {"v": "y"}, Decimal("1.00"), timestamp=THEN + 2, schema=schema)
+    other = insert(prices, 1, {"v": "z"}, Decimal("2.0"), schema=schema)
+    write(warehouse, prices, 1, first, other, schema=schema)
+    write(warehouse, prices, 2, first, gone, again, schema=schema)
+    assert sorted((row["price"], row["v"]) for row in rows(warehouse, "shop.prices")) == [("1.00", "y"), ("2.0", "z")]
+
+
 def test_rows_without_other_columns(warehouse: Warehouse) -> None:
     write(warehouse, KEYS_ONLY, 1, insert(KEYS_ONLY, 1, None, "x"))
     write(warehouse, KEYS_ONLY, 2, insert(KEYS_ONLY, 1, None, "x"), insert(KEYS_ONLY, 1, None, "y"))
