@@ -135,6 +135,19 @@ def test_a_zombie_does_not_count_as_alive() -> None:
         os.waitpid(child, 0)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="only /proc tells of threads")
+def test_a_process_whose_first_thread_has_ended_still_runs() -> None:
+    """As a JVM may for a moment while it ends: the first thread is a zombie, and the others have its files open."""
+    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); ctypes.CDLL(None).pthread_exit(None)"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        until(lambda: " Z " in Path(f"/proc/{child.pid}/stat").read_text())
+        assert process.start_time(child.pid) is not None
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_a_record_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"name": "ha')
     assert process.recorded(tmp_path) == []

@@ -162,25 +162,30 @@ def start_time(pid: int) -> str | None:
     if _PROC.is_dir():
         fields = _stat(pid)
         # Fields after the name: state, parent, group, …; the 20th is the start time in clock ticks since boot. proc(5)
-        return f"ticks:{fields[19]}" if fields is not None and fields[0] != "Z" else None
+        return f"ticks:{fields[19]}" if fields is not None and not _is_over(fields) else None
     answer = _ps("-o", "stat=,lstart=", "-p", str(pid)).split(None, 1)
     return f"at:{answer[1].strip()}" if len(answer) == 2 and not answer[0].startswith("Z") else None
 
 
 def _group_members(group: int) -> list[int]:
     """Processes of a group that still run, zombies aside."""
-    return [pid for pid, state, of in _processes() if of == group and not state.startswith("Z")]
+    return [pid for pid, over, of in _processes() if of == group and not over]
 
 
-def _processes() -> Iterator[tuple[int, str, int]]:
+def _processes() -> Iterator[tuple[int, bool, int]]:
     if _PROC.is_dir():
         for entry in _PROC.iterdir():
             if entry.name.isdigit() and (fields := _stat(int(entry.name))) is not None:
-                yield int(entry.name), fields[0], int(fields[2])
+                yield int(entry.name), _is_over(fields), int(fields[2])
         return
     for line in _ps("-A", "-o", "pid=,stat=,pgid=").splitlines():
         pid, state, group = line.split()
-        yield int(pid), state, int(group)
+        yield int(pid), state.startswith("Z"), int(group)
+
+
+def _is_over(fields: list[str]) -> bool:
+    """A zombie whose other threads are gone, too (the 18th field counts them all): as long as one is left, so are its open files."""
+    return fields[0] == "Z" and int(fields[17]) <= 1
 
 
 def _stat(pid: int) -> list[str] | None:
