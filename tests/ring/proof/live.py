@@ -66,7 +66,7 @@ def ring_of_three(folder: Path, version: str = VERSIONS[0]) -> Ring:
         datacenter=DATACENTER,
         segment_mb=1,
         settings=settings,
-        options=["-Dcassandra.hints_dispatch_interval_ms=1000", "-XX:TieredStopAtLevel=1"],
+        options=["-Dcassandra.hints_dispatch_interval_ms=1000", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m"],
     )
 
 

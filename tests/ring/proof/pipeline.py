@@ -121,7 +121,7 @@ class Pipeline:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             # Batches are small and many: compiling queries costs more than it saves.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
             "spark.sql.codegen.wholeStage": "false",
             "spark.driver.memory": "1g",
             "spark.ui.enabled": "false",
