@@ -3,10 +3,10 @@
 Strategy: a round is complete in itself and remembers nothing that the folders and the bucket do not say, so a shipper may be killed at
 any point. Segments go oldest first; the schema goes before the segments that were seen completed before it was read. One segment's
 trouble is reported and left for the next round, and holds up no other; only a store that does not answer or refuses us, several segments in
-a row, ends the round. A stop request is honoured between two files.
+a row, ends the round. Segments that still grow come last in a round, and between two of them. A stop request is honoured between two files.
 
-Knows the order of things; what a file is say `folder` and `after_crash`, how one is shipped says `upload`, how much room there is says
-`guard`, who the node is says `node`.
+Knows the order of things; what a file is say `folder` and `after_crash`, how one is shipped says `upload`, and `tail` while it grows, how
+much room there is says `guard`, who the node is says `node`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import structlog
 import tenacity
 
 from shippers import node, seen, spill, upload
-from shippers.folder import Found, State
+from shippers.folder import Found, State, classify, look
 from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
+from shippers.tail import Tail
 from shippers.view import OURS, THE_NODES, View
 from writetime import names
 from writetime.config import PipelineConfig
@@ -38,6 +39,8 @@ from writetime.store import Store
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
+_TAIL_RESTS = 60.0
+"""Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
 _AFTER_CRASH = "after-crash"
 _UNCLEAR = "If its node is to go, stop it first, then `writetime ship --drain`, as the user that owns the files."
 
@@ -81,6 +84,7 @@ class Agent:
         self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
         self._facts: node.NodeFacts | None = None
+        self._named: node.NodeFacts | None = None
         self._published: node.NodeFacts | None = None
         self._schema_version: str | None = None
         self._reported: set[str] = set()
@@ -88,6 +92,10 @@ class Agent:
         self._limit_asked = False
         self._level = Level.OK
         self._noting_fails = False
+        self._tail = Tail(store, self._node.cdc_raw)
+        self._next_tail = 0.0
+        self._tails_failed: list[WritetimeError] = []
+        self._resting: dict[names.SegmentName, tuple[float, WritetimeError]] = {}
         self.metrics = seen.Metrics()
         self.pulse = seen.Pulse()
 
@@ -98,7 +106,7 @@ class Agent:
                 spill.require_place(self._node.spill, self._node.cdc_raw)
             while True:
                 done = self._survive_round(mode)
-                if mode is not Mode.SERVICE or self._stop.wait(self._node.poll_seconds):
+                if mode is not Mode.SERVICE or self._pause_is_last():
                     return done
 
     def round(self, *, drain: bool = False) -> Round:
@@ -118,6 +126,7 @@ class Agent:
             self._make_room(result)
             self._note(result)
             raise
+        self._named = facts
         self._publish(facts)
         self._ship_schema(facts)
         for folder, item in self._in_order(view):
@@ -129,8 +138,23 @@ class Agent:
                 self._ship_segment(facts, folder, item, result)
         if result.unanswered:
             self._make_room(result)
+        elif not drain:
+            self._ship_tails()
+            result.failed += self._tails_failed
         self._note(result)
         return result
+
+    def _pause_is_last(self) -> bool:
+        """Wait for the next round, and ship tails meanwhile. Whether the shipper is to stop."""
+        until = time.monotonic() + self._node.poll_seconds
+        while (left := until - time.monotonic()) > 0:
+            tail = left if self._node.ship.tail_seconds is None else max(0.0, self._next_tail - time.monotonic())
+            if self._stop.wait(min(left, tail)):
+                return True
+            if tail < left:
+                self.pulse.beat()
+                self._ship_tails()
+        return self._stop.is_set()
 
     def _survive_round(self, mode: Mode) -> bool:
         """A round whose trouble ends the run only if it is the only one, or if no later one can do better."""
@@ -347,6 +371,54 @@ class Agent:
             self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
             self._pace.spent(item.size)
         self.pulse.beat()
+
+    # --- tails
+
+    def _ship_tails(self) -> None:
+        """Ship what is new of the segments that grow, if that is due. Nothing of it at an alarm: it frees no space."""
+        facts, every = self._named, self._node.ship.tail_seconds
+        if every is None or time.monotonic() < self._next_tail:
+            return
+        self._next_tail = time.monotonic() + every
+        if facts is None or self._level is Level.ALARM:
+            return
+        self._tails_failed = []
+        try:
+            growing = [item for item in classify(look(self._node.cdc_raw)) if item.state is State.GROWING]
+        except ShipError as error:
+            self._tails_failed.append(error)
+            return
+        self._tail.keep({item.segment for item in growing if item.segment})
+        for item in growing:
+            if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):
+                break
+            if item.reached is not None and (trouble := self._ship_tail(facts, item)) is not None:
+                self._tails_failed.append(trouble)
+        self.metrics.saw_tails([(item.reached, self._tail.reached(item.segment)) for item in growing if item.reached and item.segment])
+
+    def _ship_tail(self, facts: node.NodeFacts, item: Found) -> WritetimeError | None:
+        """Ship one segment's tail; what went wrong. Tried again at the next look if the store did not answer, else after a while."""
+        assert item.segment is not None
+        assert item.reached is not None
+        since, trouble = self._resting.get(item.segment, (0.0, None))
+        if trouble is not None and time.monotonic() < since + _TAIL_RESTS:
+            return trouble
+        self._resting.pop(item.segment, None)
+        ref = SegmentRef(facts.name, item.segment)
+        try:
+            for part in self._tail.ship(ref, *item.reached, facts.metadata()):
+                self._log.info("part shipped", segment=item.name, object=part.name, bytes=part.size)
+                self.metrics.shipped_part(part.size)
+                self._pace.spent(part.size)
+                self._pace.wait(lambda: self._level is not Level.OK)
+                self.pulse.beat()
+        except WritetimeError as error:
+            self._log.error("tail not shipped", segment=item.name, **error.as_dict())
+            self.metrics.failed(type(error).__name__)
+            if not _is_unanswered(error):
+                self._resting[item.segment] = time.monotonic(), error
+            return error
+        return None
 
     def _retrying(self, item: Found, log: Any, result: Round) -> tenacity.Retrying:
         """Repeats what may succeed later; once only while the store has not answered for the last segment either."""

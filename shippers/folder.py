@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from writetime.commitlog.idx import parse
 from writetime.errors import NotASegment, ShipError
 from writetime.names import SegmentName
 
@@ -68,7 +69,8 @@ class Entry:
 class Found:
     """One thing in the folder. `segment` is None if foreign; `reason` says why something is foreign.
 
-    `synced` is the idx's offset where it is completed; `size` and `mtime` are the log's.
+    `synced` is the idx's offset where it is completed; `size` and `mtime` are the log's. `reached` is the idx's offset where the segment
+    grows, and when it was written (s since the epoch); None while the idx is just being rewritten.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Found:
     synced: int | None = None
     size: int = 0
     mtime: float = 0.0
+    reached: tuple[int, float] | None = None
 
     @property
     def replayed(self) -> bool:
@@ -157,5 +160,8 @@ def _judge(stem: str, log: Entry | None, idx: Entry | None) -> Found:
         return Found(segment.filename, State.COMPLETED, segment, "", int(completed[1]), log.size, log.mtime)
     if segment.version < _FIRST_VERSION_WITH_IDX:
         return Found(segment.filename, State.MOVED_IN, segment, size=log.size, mtime=log.mtime)
-    state = State.PREALLOCATED if idx is None else State.GROWING
-    return Found(segment.filename, state, segment, size=log.size, mtime=log.mtime)
+    if idx is None:
+        return Found(segment.filename, State.PREALLOCATED, segment, size=log.size, mtime=log.mtime)
+    growing = parse(idx.idx or b"")
+    reached = None if growing is None else (growing.synced, idx.mtime)
+    return Found(segment.filename, State.GROWING, segment, size=log.size, mtime=log.mtime, reached=reached)

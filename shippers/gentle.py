@@ -6,6 +6,7 @@ Niceness sets the share of the disk too, as long as no I/O class is given (ionic
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from pathlib import Path
 
@@ -25,3 +26,10 @@ def forget(path: Path) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def forget_range(file: int, start: int, end: int) -> None:
+    """As `forget`, of the pages with bytes [start, end) of an open file."""
+    first = start - start % mmap.PAGESIZE
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(file, first, end - first + mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)

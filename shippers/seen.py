@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,6 +58,8 @@ class Metrics:
         self._segments = counter("segments", "Segments shipped, by how the store came to hold them.", "outcome")
         self._failures = counter("failures", "Segments or rounds that failed, by error class.", "error")
         self._spills = counter("spilled_segments", "Segments put aside while the store was down.")
+        self._parts = counter("parts", "Parts of growing segments that the store has confirmed.")
+        self._part_bytes = counter("part_bytes", "Their bytes. Those of the whole segments come on top.")
         self._seconds = Histogram(
             "writetime_ship_segment_seconds", "Time from the look at a segment to its deletion.", registry=self.registry,
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -77,12 +79,27 @@ class Metrics:
             "spilled_bytes": gauge("aside_bytes", "Their bytes."),
             "at": gauge("last_look_timestamp_seconds", "When the shipper last looked into cdc_raw."),
         }
+        self._tail_synced = gauge("tail_synced_bytes", "How far the segments that grow are synced, in bytes of the unpacked segments.")
+        self._tail_shipped = gauge("tail_shipped_bytes", "How far they are shipped, likewise.")
+        self._tail_lag = gauge("tail_lag_seconds", "Age of the last sync of those of which something synced is not shipped; 0 if all is.")
         self._level = gauge("space_level", "0: enough room, 1: warning, 2: alarm.")
 
     def shipped(self, outcome: str, size: int, seconds: float) -> None:
         self._segments.labels(outcome).inc()
         self._bytes.inc(size)
         self._seconds.observe(seconds)
+
+    def shipped_part(self, size: int) -> None:
+        self._parts.inc()
+        self._part_bytes.inc(size)
+
+    def saw_tails(self, tails: Collection[tuple[tuple[int, float], tuple[int, int] | None]]) -> None:
+        """Of each growing segment how far it is synced, and since when, and the place up to which it is shipped, if that is known."""
+        shipped = [place[1] if place else 0 for _, place in tails]
+        late = [written for (synced, written), place in zip((synced for synced, _ in tails), shipped, strict=True) if synced > place]
+        self._tail_synced.set(sum(synced for (synced, _), _ in tails))
+        self._tail_shipped.set(sum(shipped))
+        self._tail_lag.set(max(0.0, time.time() - min(late)) if late else 0.0)
 
     def failed(self, error: str) -> None:
         self._failures.labels(error).inc()

@@ -92,9 +92,23 @@ def test_where_a_segment_is_kept() -> None:
 @given(st.text(max_size=6), st.text(max_size=6), st.text(max_size=6), st.integers(0, 2**63 - 1))
 def test_a_segment_is_known_by_its_object(cluster: str, datacenter: str, host: str, number: int) -> None:
     ref = SegmentRef(NodeName(cluster, datacenter, host), SegmentName(number, 7))
-    for name in (ref.incoming, ref.archived(datetime(2026, 1, 1, tzinfo=UTC))):
+    for name in (ref.incoming, ref.archived(datetime(2026, 1, 1, tzinfo=UTC)), ref.growing, ref.part(0, 7)):
         assert SegmentRef.from_object(name) == ref
         assert is_name(name)
+
+
+def test_parts_are_sorted_by_where_they_begin() -> None:
+    parts = [REF.part(0, 20_000_000), REF.part(9, 10), REF.part(2_000_000_000, 2_100_000_000)]
+    assert parts == sorted(parts)
+    assert parts[1] == "cdc_parts/ring/dc1/host-1/CommitLog-7-1795248832760/0000000009-0000000010"
+    assert [names.part_range(name) for name in parts] == [(0, 20_000_000), (9, 10), (2_000_000_000, 2_100_000_000)]
+    assert all(name.startswith(names.parts_prefix("ring")) for name in parts)
+
+
+@pytest.mark.parametrize("name", ["", REF.incoming, REF.growing, f"{REF.growing}/1-2", f"{REF.growing}/{'0' * 10}-{'0' * 10}"])
+def test_what_is_no_part(name: str) -> None:
+    with pytest.raises(NotASegment):
+        names.part_range(name)
 
 
 @pytest.mark.parametrize(

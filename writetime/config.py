@@ -169,6 +169,12 @@ class ShipConfig(_Model):
         description="How long a segment that is not completed, and that no process holds open for writing, is left to its node, which "
         "completes most such segments when it starts again. Then it is shipped as it is.",
     )
+    tail_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="How often what has been synced of a segment that still grows is shipped as a part; null: segments are shipped when "
+        "they are finished, and only then. Every byte then goes up twice, and each interval makes an object a node.",
+    )
     listen: str | None = Field(
         default="127.0.0.1:9464",
         description="host:port of /metrics (Prometheus) and /healthz; null: none. With --once and --drain there is none.",

@@ -1,6 +1,7 @@
 """Names of objects in the bucket, in one place: sortable, self-describing, made for people with `gsutil ls` and `cat`.
 
     cdc/<cluster>/<dc>/<node>/CommitLog-7-<id>.log                       a segment as a node shipped it, not yet processed
+    cdc_parts/<cluster>/<dc>/<node>/CommitLog-7-<id>/<from>-<to>          whole sections of one that grows: bytes [from, to) of its file
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
@@ -11,6 +12,10 @@
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
     leases/<cluster>/<table id>/g<generation>/b<bucket>.json              who writes to a state shard, and what was written last
+    frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames that no node logged: a bootstrap's, re-read ones, retried ones
+    bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one reading of a table from the ring: its ranges, and how far it is
+    bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a range that is finished
+    touched/<cluster>/<batch>-<table id>-b<bucket>.json                   keys that are to be read from the ring again
 
 <node> is the node's host id. Parts that come from outside (cluster, datacenter, keyspace, table names) are percent-escaped, so
 that none can reach out of its place; `part` and `unpart` are each other's inverse. This module knows no store and does no I/O.
@@ -21,12 +26,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
 
 from writetime.errors import NotASegment
 
 _OTHER_BYTES = re.compile(r"~[0-9a-f]{8}\.log$")
+_PART = re.compile(r"(\d{10,})-(\d{10,})")
 _SEGMENT = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
+_MADE = re.compile(r"(snapshot|reread|retry)-(.+)")
+FRAMES: Final = "frames"
+"""What stands for the datacenter of frames that no node logged."""
+
+Origin = Literal["log", "snapshot", "reread", "retry"]
 
 
 def part(text: str) -> str:
@@ -81,6 +93,17 @@ class NodeName:
     def path(self) -> str:
         return f"{part(self.cluster)}/{part(self.datacenter)}/{part(self.host_id)}"
 
+    @property
+    def origin(self) -> Origin:
+        """Where its frames come from: the log of a node, or something that makes frames. Host ids are UUIDs, so they cannot be confused."""
+        match = _MADE.fullmatch(self.host_id) if self.datacenter == FRAMES else None
+        return cast(Origin, match[1]) if match else "log"
+
+    @classmethod
+    def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
+        """The stand-in for a node of frames that no node logged."""
+        return cls(cluster, FRAMES, f"{origin}-{run}")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentRef:
@@ -91,7 +114,18 @@ class SegmentRef:
 
     @property
     def incoming(self) -> str:
+        if self.node.origin != "log":
+            return f"{frames_prefix(self.node.cluster)}{part(self.node.host_id)}/{self.segment.filename}"
         return f"cdc/{self.node.path}/{self.segment.filename}"
+
+    @property
+    def growing(self) -> str:
+        """What a segment goes by as long as only parts of it are there; they lie below."""
+        return f"cdc_parts/{self.node.path}/{self.segment.stem}"
+
+    def part(self, start: int, end: int) -> str:
+        """The part that holds bytes [start, end) of the segment's file; in order of names they are in order of their starts."""
+        return f"{self.growing}/{start:010d}-{end:010d}"
 
     @property
     def ledger(self) -> str:
@@ -112,13 +146,17 @@ class SegmentRef:
 
     @classmethod
     def from_object(cls, name: str) -> SegmentRef:
-        """The segment that an object under cdc/ or cdc_archive/ holds."""
+        """The segment that an object under cdc/, cdc_archive/ or cdc_parts/ holds, all of it or some."""
         pieces = name.split("/")
         if pieces[0] == "cdc" and len(pieces) == 5:
             cluster, datacenter, host_id, filename = pieces[1:]
+        elif pieces[0] == FRAMES and len(pieces) == 4:
+            (cluster, host_id, filename), datacenter = pieces[1:], FRAMES
         elif pieces[0] == "cdc_archive" and len(pieces) == 7:
             cluster, datacenter, host_id, filename = pieces[1], *pieces[4:]
             filename = _OTHER_BYTES.sub(".log", filename)
+        elif pieces[0] == "cdc_parts" and len(pieces) in (5, 6):
+            cluster, datacenter, host_id, filename = *pieces[1:4], f"{pieces[4]}.log"
         else:
             raise NotASegment("not where segments are kept", operation="read an object's name", obj=name)
         node = NodeName(unpart(cluster), unpart(datacenter), unpart(host_id))
@@ -127,6 +165,43 @@ class SegmentRef:
 
 def incoming_prefix(cluster: str) -> str:
     return f"cdc/{part(cluster)}/"
+
+
+def parts_prefix(cluster: str) -> str:
+    return f"cdc_parts/{part(cluster)}/"
+
+
+def part_range(name: str) -> tuple[int, int]:
+    """Which bytes [start, end) of its segment's file a part holds. NotASegment if the object is none."""
+    match = _PART.fullmatch(name.rpartition("/")[2]) if name.startswith("cdc_parts/") else None
+    if match is None or int(match[1]) >= int(match[2]):
+        raise NotASegment("not named <from>-<to> below its segment", operation="read a part's name", obj=name)
+    return int(match[1]), int(match[2])
+
+
+def frames_prefix(cluster: str) -> str:
+    return f"{FRAMES}/{part(cluster)}/"
+
+
+def bootstrap_prefix(cluster: str, keyspace: str = "", table: str = "") -> str:
+    """Of all tables, or of one."""
+    return f"bootstrap/{part(cluster)}/" + (f"{part(keyspace)}.{part(table)}/" if table else "")
+
+
+def bootstrap_run(cluster: str, keyspace: str, table: str, run: str) -> str:
+    return f"{bootstrap_prefix(cluster, keyspace, table)}{part(run)}.json"
+
+
+def bootstrap_range(cluster: str, keyspace: str, table: str, run: str, number: int) -> str:
+    return f"{bootstrap_prefix(cluster, keyspace, table)}{part(run)}/{number:06d}.json"
+
+
+def touched_prefix(cluster: str) -> str:
+    return f"touched/{part(cluster)}/"
+
+
+def touched(cluster: str, batch: int, table_id: str, bucket: int) -> str:
+    return f"{touched_prefix(cluster)}{batch:010d}-{part(table_id)}-b{bucket:05d}.json"
 
 
 def archive_prefix(cluster: str) -> str:

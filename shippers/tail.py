@@ -1,0 +1,222 @@
+"""The tail: what a node has synced of a segment that it still writes, shipped as parts. Deletes nothing; the whole file goes up as well.
+
+Strategy: `_cdc.idx` says how far the segment is synced, in positions of the unpacked segment. From marker to marker, the sections that end
+up to there are found; nothing behind is read. What is new of them goes up as one object that is named by its bytes' place in the file
+(`writetime.parts`), created only if there is none. The bucket alone says what was shipped: at a segment's first sight, and after any
+trouble with the store, its parts are listed and compared with the file, and the next one begins where they end. Parts that hold other
+bytes than the file are never settled here: that segment's tail stops, and its whole file is shipped when it is finished.
+
+A part is at most `MOST` bytes, since it is held in memory, but for a first section. A section larger than that is left to the whole file:
+where so much is written between two syncs, the segment is full soon.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shippers.gentle import forget_range
+from writetime import parts
+from writetime.commitlog import descriptor, sections
+from writetime.errors import PreconditionFailed, SegmentError, ShipError
+from writetime.names import SegmentName, SegmentRef
+from writetime.store import ObjectInfo, Store
+from writetime.store.checksum import CHUNK, crc32c
+
+MOST: Final = 8 << 20
+_FIXED: Final = 14
+_CRC: Final = 4
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Place(NamedTuple):
+    """Where a section ends: in the file, and in the unpacked segment."""
+
+    position: int
+    logical: int
+
+
+class Shipped(NamedTuple):
+    """A part that the store holds now. Whether it held it before is of no matter."""
+
+    name: str
+    size: int
+
+
+@dataclass(slots=True)
+class Growing:
+    """One open segment: its header ends at `start`; `seed` is what its markers' CRCs begin with."""
+
+    ref: SegmentRef
+    log: Path
+    file: int
+    start: int
+    seed: int
+    packed: bool
+
+    def ends(self, place: Place, synced: int) -> Iterator[Place]:
+        """Where the whole sections behind `place` end, as far as the segment is synced.
+
+        ShipError where no marker stands though the node has synced that far: then this is no segment that can be shipped in parts.
+        """
+        while place.logical < synced:
+            place = self._following(place)
+            if place.logical > synced:
+                # The idx was read while it was rewritten: half a number is a smaller one.
+                return
+            yield place
+
+    def _following(self, place: Place) -> Place:
+        size = sections.MARKER_SIZE + (_LENGTH.size if self.packed else 0)
+        head = self._read(place.position, size)
+        following, crc = sections.parse_marker(head, 0) if len(head) == size else (0, 0)
+        if following < place.position + size or crc != sections.marker_crc(self.seed, place.position):
+            raise ShipError("no sync marker where one should be", operation="ship a tail", obj=str(self.log), position=place.position)
+        if not self.packed:
+            return Place(following, following)
+        (length,) = _LENGTH.unpack_from(head, sections.MARKER_SIZE)
+        return Place(following, place.logical + sections.MARKER_SIZE + length)
+
+    def read(self, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the file, which are synced. ShipError if they are not all there."""
+        data = self._read(start, end - start)
+        forget_range(self.file, start, end)
+        if len(data) != end - start:
+            raise ShipError("the file is shorter than its idx says", operation="ship a tail", obj=str(self.log), position=start)
+        return data
+
+    def crc32c(self, start: int, end: int) -> int:
+        """Checksum of bytes [start, end), in bounded memory."""
+        crc = 0
+        for at in range(start, end, CHUNK):
+            crc = crc32c(self.read(at, min(at + CHUNK, end)), crc)
+        return crc
+
+    def _read(self, start: int, size: int) -> bytes:
+        return _pread(self.file, self.log, start, size)
+
+
+class Tail:
+    """The tails of a folder's growing segments. Remembers how far each is shipped, as long as the store does what it is asked."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._reached: dict[SegmentName, Place] = {}
+
+    def keep(self, growing: Collection[SegmentName]) -> None:
+        """Forget all other segments."""
+        self._reached = {name: place for name, place in self._reached.items() if name in growing}
+
+    def reached(self, segment: SegmentName) -> Place | None:
+        """How far a segment is known to be shipped."""
+        return self._reached.get(segment)
+
+    def ship(self, ref: SegmentRef, synced: int, written: float, metadata: Mapping[str, str]) -> Iterator[Shipped]:
+        """Ship what is synced and not shipped yet, part after part; they are yielded once the store has confirmed them.
+
+        `synced` (in positions of the unpacked segment) and `written` (s since the epoch) are its idx's. ShipError if the file is none that
+        can be shipped in parts, or if the store holds other bytes; StoreError and its children as the store raises them.
+        """
+        with _opened(ref, self._folder) as growing:
+            # Whatever goes wrong from here on: the store is asked next time.
+            place = self._reached.pop(ref.segment, None) or _in_the_store(self._store, growing, synced)
+            if place is None:
+                return
+            while (end := _next_end(growing, place, synced)) is not None:
+                start = 0 if place.position == growing.start else place.position
+                yield self._put(growing, start, end, {**metadata, "sealed_at": datetime.fromtimestamp(written, UTC).isoformat()})
+                place = end
+            self._reached[ref.segment] = place
+
+    def _put(self, growing: Growing, start: int, end: Place, metadata: Mapping[str, str]) -> Shipped:
+        name, data = growing.ref.part(start, end.position), growing.read(start, end.position)
+        crc = crc32c(data)
+        noted = {"size": str(len(data)), "crc32c": str(crc), "logical_to": str(end.logical), **metadata}
+        try:
+            stored: ObjectInfo | None = self._store.put(name, data, if_generation=0, metadata=noted)
+        except PreconditionFailed:
+            # By an earlier run that died, or by an attempt whose answer was lost: what counts is which bytes are there.
+            stored = self._store.head(name)
+        if stored is None:
+            raise ShipError("the part is not there although the store has it", operation="verify a part", obj=name, retriable=True)
+        _require_same(growing, stored, crc, len(data))
+        return Shipped(name, len(data))
+
+
+def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
+    """Where the next part ends; None if there is nothing to ship."""
+    start, found = place.position, None
+    for end in growing.ends(place, synced):
+        if end.position - start > MOST:
+            break
+        found = end
+    return found
+
+
+def _in_the_store(store: Store, growing: Growing, synced: int) -> Place | None:
+    """Where the parts that the store holds end, which are those of this very file; None if the idx does not reach that far (yet)."""
+    there = parts.run(parts.of(store, growing.ref), 0)
+    place = Place(growing.start, growing.start)
+    if not there:
+        return place
+    ends = {end.position: end for end in growing.ends(place, synced)}
+    for part in there:
+        if part.end not in ends and part.end > max(ends, default=0):
+            return None
+        place = ends.get(part.end, place)
+        same = part.end in ends and part.info.size == part.end - part.start
+        _require_same(growing, part.info, growing.crc32c(part.start, part.end) if same else None, part.end - part.start)
+    return place
+
+
+def _require_same(growing: Growing, stored: ObjectInfo, crc: int | None, size: int) -> None:
+    if (stored.crc32c, stored.size) == (crc, size):
+        return
+    raise ShipError(
+        "the store holds other bytes than the segment has there",
+        operation="compare a part with the store",
+        obj=stored.name,
+        hint="Nothing was overwritten. No more parts of this segment are shipped; its file is, when it is finished. Look whether two nodes "
+        "go by one host id.",
+    )
+
+
+@contextmanager
+def _opened(ref: SegmentRef, folder: Path) -> Iterator[Growing]:
+    """The segment, read without readahead. ShipError if it cannot be opened or its header says something else than its name."""
+    log = folder / ref.segment.filename
+    try:
+        file = os.open(log, os.O_RDONLY)
+    except OSError as error:
+        raise ShipError(f"cannot be opened: {error.strerror}", operation="ship a tail", obj=str(log)) from error
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        yield _growing(ref, log, file)
+    finally:
+        os.close(file)
+
+
+def _growing(ref: SegmentRef, log: Path, file: int) -> Growing:
+    fixed = _pread(file, log, 0, _FIXED)
+    head = _pread(file, log, 0, _FIXED + int.from_bytes(fixed[_FIXED - 2 :], "big") + _CRC)
+    try:
+        header, start = descriptor.parse(head, name=log.name)
+    except SegmentError as error:
+        raise ShipError(f"has no header: {error.message}", operation="ship a tail", obj=str(log)) from error
+    if SegmentName(header.id, header.version) != ref.segment:
+        raise ShipError("its header names another segment", operation="ship a tail", obj=str(log))
+    return Growing(ref, log, file, start, sections.id_crc(header.id), header.codec is not None)
+
+
+def _pread(file: int, log: Path, start: int, size: int) -> bytes:
+    try:
+        return os.pread(file, size, start)
+    except OSError as error:
+        raise ShipError(f"cannot be read: {error.strerror}", operation="ship a tail", obj=str(log)) from error

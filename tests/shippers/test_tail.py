@@ -1,0 +1,410 @@
+"""Tails of segments that grow: recorded ones, cut where their node may have been, and what may be wrong with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shippers import tail
+from shippers.agent import Agent, Mode
+from shippers.tail import Tail
+from shippers.upload import Outcome
+from tests.ring import packed
+from tests.ring.recording import Recording
+from tests.shippers.conftest import NODE, Folder, ref
+from tests.shippers.faults import Died, Faults, FaultyStore, Harm
+from writetime import names, parts
+from writetime.commitlog.encode import encode_segment
+from writetime.config import PipelineConfig
+from writetime.errors import ShipError, StoreUnavailable
+from writetime.names import SegmentName, SegmentRef
+from writetime.store.checksum import crc32c
+from writetime.store.local import LocalStore
+
+FACTS = {"host_id": NODE.host_id}
+WRITTEN = 1_767_225_600.0
+KINDS = ("plain", "4.0.18-v7-LZ4", "4.1.10-v7-Snappy", "5.0.6-v7-Deflate", "5.0.6-v8-Zstd", "4.0.18-v7-encrypted", "5.0.6-v7-encrypted")
+
+
+@dataclass
+class Segment:
+    """A finished segment, and where its sections end: in its file, and as the idx counts."""
+
+    name: SegmentName
+    data: bytes
+    ends: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, path: Path) -> Segment:
+        data, name = path.read_bytes(), SegmentName.parse(path.name)
+        start = 18 + int.from_bytes(data[12:14], "big")
+        plain = start == 20
+        ends = []
+        at = logical = start
+        while at + 8 <= len(data) and (following := int.from_bytes(data[at : at + 4], "big")):
+            logical += following - at if plain else 8 + int.from_bytes(data[at + 8 : at + 12], "big")
+            at = following
+            ends.append((at, logical))
+        # A node that stops writes an empty section behind the last that it counts.
+        assert int(path.with_name(name.idx_filename).read_text().split()[0]) in [logical for _, logical in ends[-2:]]
+        return cls(name, data, ends)
+
+    @property
+    def ref(self) -> SegmentRef:
+        return SegmentRef(NODE, self.name)
+
+    def grow(self, folder: Path, sections: int, *, more: bytes = b"\xff" * 40) -> int:
+        """Lay down what there is once so many sections are synced, with `more` behind, which is not; how far the idx says."""
+        end, logical = self.ends[sections - 1]
+        (folder / self.name.filename).write_bytes(self.data[:end] + more)
+        (folder / self.name.idx_filename).write_text(str(logical))
+        return logical
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Segment]:
+    """The recorded segment of that kind with the most sections."""
+    known: dict[str, Segment] = {}
+
+    def get(kind: str) -> Segment:
+        if kind not in known:
+            folder = tmp_path_factory.mktemp(kind)
+            (Recording.open() if kind == "plain" else packed.Packed(packed.FOLDER / kind)).stage(folder)
+            found = (idx.with_name(idx.name.replace("_cdc.idx", ".log")) for idx in folder.rglob("*.idx"))
+            known[kind] = max(map(Segment.of, found), key=lambda segment: len(segment.ends))
+        return known[kind]
+
+    return get
+
+
+def made(folder: Path, data: bytes) -> Segment:
+    """A plain segment, laid down finished."""
+    path = folder / SegmentName(int.from_bytes(data[4:12], "big"), 7).filename
+    path.write_bytes(data)
+    path.with_name(f"{path.stem}_cdc.idx").write_text(f"{len(data)}\nCOMPLETED")
+    return Segment.of(path)
+
+
+def shipped(store: LocalStore, of: SegmentRef) -> bytes:
+    """What the parts hold, one after the other; none may overlap."""
+    data = b""
+    for part in parts.of(store, of):
+        assert part.start == len(data)
+        data += store.read(part.info.name)
+        assert (part.info.crc32c, part.info.metadata["crc32c"]) == (crc32c(data[part.start :]), str(crc32c(data[part.start :])))
+    return data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_are_what_the_node_has_synced(kind: str, recorded: Callable[[str], Segment], store: LocalStore, tmp_path: Path) -> None:
+    segment = recorded(kind)
+    assert len(segment.ends) > 2
+    long = Tail(store, tmp_path)
+    for count in (1, 1, len(segment.ends) // 2 or 1, len(segment.ends)):
+        # One that goes on, and one that has just started.
+        for each in (long, Tail(store, tmp_path)):
+            list(each.ship(segment.ref, segment.grow(tmp_path, count), WRITTEN, FACTS))
+            assert shipped(store, segment.ref) == segment.data[: segment.ends[count - 1][0]]
+            assert each.reached(segment.name) == segment.ends[count - 1]
+    last = parts.of(store, segment.ref)[-1]
+    assert last.info.metadata["logical_to"] == str(segment.ends[-1][1])
+    assert (last.info.metadata["sealed_at"], last.info.metadata["host_id"]) == ("2026-01-01T00:00:00+00:00", NODE.host_id)
+
+
+@pytest.mark.parametrize("kind", ["plain", "4.0.18-v7-LZ4"])
+def test_half_an_idx_ships_whole_sections_only(kind: str, recorded: Callable[[str], Segment], store: LocalStore, tmp_path: Path) -> None:
+    segment = recorded(kind)
+    synced = segment.grow(tmp_path, len(segment.ends))
+    for number in (synced - 1, int(str(synced)[:-1]), int(str(synced)[:-2]), 1):
+        list(Tail(store, tmp_path).ship(segment.ref, number, WRITTEN, FACTS))
+        whole = max([end for end, logical in segment.ends if logical <= max(number, synced // 10)], default=0)
+        assert len(shipped(store, segment.ref)) in {end for end, _ in segment.ends} | {0}
+        assert len(shipped(store, segment.ref)) >= whole
+
+
+def test_nothing_behind_the_synced_offset_is_read(
+    recorded: Callable[[str], Segment], store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, furthest = os.pread, [0]
+
+    def pread(file: int, size: int, start: int) -> bytes:
+        furthest[0] = max(furthest[0], start + size)
+        return real(file, size, start)
+
+    monkeypatch.setattr(os, "pread", pread)
+    for kind in KINDS:
+        segment, furthest[0] = recorded(kind), 0
+        for count in sorted({1, 2, len(segment.ends) // 2, len(segment.ends)}):
+            list(Tail(store, tmp_path).ship(segment.ref, segment.grow(tmp_path, count), WRITTEN, FACTS))
+            assert furthest[0] == segment.ends[count - 1][0]
+
+
+BODIES = [bytes([number]) * (50 + number) for number in range(40)]
+STEP = st.tuples(st.integers(1, 40), st.booleans(), st.sampled_from(["", "lost", "away"]))
+"""How many sections are synced, whether the shipper is a new one, and what becomes of its next put."""
+MADE = encode_segment(7, 7, BODIES, per_section=1)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEP, min_size=1, max_size=5), st.integers(110, 900))
+def test_parts_together_are_what_was_synced_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, str]], most: int
+) -> None:
+    folder = tmp_path_factory.mktemp("tail")
+    segment, store = made(folder, MADE), LocalStore(folder / "bucket")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tail, "MOST", most)
+        weather: list[str] = []
+        each = Tail(_Weather(store, weather), folder)
+        for count, again, fault in sorted(steps):
+            weather[:] = [fault] if fault else []
+            each = Tail(_Weather(store, weather), folder) if again else each
+            synced = segment.grow(folder, count)
+            try:
+                list(each.ship(segment.ref, synced, WRITTEN, FACTS))
+            except StoreUnavailable:
+                weather[:] = []
+                list(each.ship(segment.ref, synced, WRITTEN, FACTS))
+            assert shipped(store, segment.ref) == segment.data[: segment.ends[count - 1][0]]
+            assert all(part.info.size <= most + 20 for part in parts.of(store, segment.ref))
+
+
+class _Weather:
+    """A store whose next put comes to nothing (`away`), or whose answer is lost."""
+
+    def __init__(self, inner: LocalStore, faults: list[str]) -> None:
+        self._inner, self._faults, self.url = inner, faults, inner.url
+
+    def put(self, name: str, data: Any, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None) -> Any:
+        fault = self._faults.pop() if self._faults else ""
+        info = None if fault == "away" else self._inner.put(name, data, if_generation=if_generation, metadata=metadata)
+        if fault:
+            raise StoreUnavailable("503", operation="put")
+        return info
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_a_section_that_is_too_large_is_left_to_the_whole_file(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MOST", 500)
+    data = encode_segment(7, 7, [b"a" * 100, b"b" * 600, b"c" * 100], per_section=1)
+    segment = made(tmp_path, data)
+    shipped = list(Tail(store, tmp_path).ship(segment.ref, segment.grow(tmp_path, 3), WRITTEN, FACTS))
+    assert [part.name for part in shipped] == [segment.ref.part(0, segment.ends[0][0])]
+
+
+def growing(folder: Folder, number: int = 7, count: int = 3, of: int = 5, seed: bytes = b"x") -> Segment:
+    """A small plain segment in cdc_raw, of which some sections are synced."""
+    segment = made(folder.path, encode_segment(number, 7, [seed * (40 + each) for each in range(of)], per_section=1))
+    segment.grow(folder.path, count, more=bytes(100))
+    return segment
+
+
+def test_parts_with_other_bytes_stop_the_tail_and_nothing_else(store: LocalStore, folder: Folder) -> None:
+    other = growing(folder, seed=b"o")
+    list(Tail(store, folder.path).ship(other.ref, other.ends[2][1], WRITTEN, FACTS))
+    before = {part.info.name: part.info.generation for part in parts.of(store, other.ref)}
+    segment = growing(folder, count=5)
+    for _ in range(2):
+        with pytest.raises(ShipError, match="holds other bytes"):
+            list(Tail(store, folder.path).ship(segment.ref, segment.ends[4][1], WRITTEN, FACTS))
+    assert {part.info.name: part.info.generation for part in parts.of(store, other.ref)} == before
+
+
+def test_a_part_damaged_on_its_way_is_noticed(store: LocalStore, folder: Folder) -> None:
+    class Damaging(FaultyStore):
+        def put(self, name: str, data: Any, **more: Any) -> Any:
+            return super().put(name, data[:-1] + b"?", **more)
+
+    segment = growing(folder)
+    with pytest.raises(ShipError, match="holds other bytes"):
+        list(Tail(Damaging(store), folder.path).ship(segment.ref, segment.ends[2][1], WRITTEN, FACTS))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "has no header"),
+        (MADE, "names another segment"),
+        (encode_segment(8, 7, [b"a"])[:20] + bytes(500), "no sync marker"),
+        (encode_segment(8, 7, [b"a" * 99, b"b"], per_section=1)[:100], "shorter than its idx|no sync marker"),
+        (None, "cannot be opened"),
+    ],
+)
+def test_what_has_no_tail(content: bytes | None, why: str, store: LocalStore, folder: Folder) -> None:
+    if content is not None:
+        (folder.path / "CommitLog-7-8.log").write_bytes(content)
+    with pytest.raises(ShipError, match=why):
+        list(Tail(store, folder.path).ship(ref(8), 400, WRITTEN, FACTS))
+    assert list(store.list("cdc_parts/")) == []
+
+
+def test_parts_of_a_longer_life_wait_for_the_idx(store: LocalStore, folder: Folder) -> None:
+    segment = growing(folder, count=4)
+    list(Tail(store, folder.path).ship(segment.ref, segment.ends[3][1], WRITTEN, FACTS))
+    again = Tail(store, folder.path)
+    assert list(again.ship(segment.ref, segment.ends[1][1], WRITTEN, FACTS)) == []
+    assert again.reached(segment.name) is None, "the idx was half-written: nothing follows from it"
+    assert list(again.ship(segment.ref, segment.ends[3][1], WRITTEN, FACTS)) == []
+    assert again.reached(segment.name) == segment.ends[3]
+
+
+# --- the agent --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tailing(settings: PipelineConfig) -> PipelineConfig:
+    assert settings.node is not None
+    node = settings.node.model_copy(update={"ship": settings.node.ship.model_copy(update={"tail_seconds": 0.001})})
+    return settings.model_copy(update={"node": node})
+
+
+MakeAgent = Callable[..., Agent]
+
+
+def names_in(store: LocalStore, prefix: str = "cdc") -> list[str]:
+    return [info.name for info in store.list(prefix)]
+
+
+def test_without_the_setting_nothing_grows_in_the_bucket(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    growing(folder)
+    assert agent_over(store).round().ok
+    assert names_in(store) == []
+
+
+def test_a_round_ships_tails_after_all_else_and_a_segment_once_it_is_finished(
+    store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent
+) -> None:
+    folder.segment(3)
+    segment = growing(folder, count=2)
+    watched = FaultyStore(store)
+    agent = agent_over(watched, config=tailing)
+    assert agent.round().shipped == {Outcome.UPLOADED: 1}
+    puts = [name for what, name in watched.calls if what == "put" and name.startswith("cdc")]
+    assert puts == [ref(3).incoming, segment.ref.part(0, segment.ends[1][0])]
+    assert folder.names == ["CommitLog-7-7.log", "CommitLog-7-7_cdc.idx"], "a tail deletes nothing"
+    segment.grow(folder.path, 5)
+    agent.round()
+    assert shipped(store, segment.ref) == segment.data
+    (folder.path / segment.name.idx_filename).write_text(f"{segment.ends[4][1]}\nCOMPLETED")
+    (folder.path / segment.name.filename).write_bytes(segment.data)
+    agent.round()
+    assert store.read(segment.ref.incoming) == segment.data
+    assert folder.names == []
+
+
+def test_tails_are_shipped_between_two_rounds(store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent) -> None:
+    assert tailing.node is not None
+    slow = tailing.model_copy(update={"node": tailing.node.model_copy(update={"poll_seconds": 3600.0})})
+    segment, stop = growing(folder, count=1), Event()
+
+    class Growing(FaultyStore):
+        def put(self, name: str, *args: Any, **more: Any) -> Any:
+            info = super().put(name, *args, **more)
+            if name.startswith("cdc_parts/"):
+                segment.grow(folder.path, min(5, 1 + len(names_in(store, "cdc_parts/"))))
+            if info.name.endswith(f"-{segment.ends[4][0]:010d}"):
+                stop.set()
+            return info
+
+    agent_over(Growing(store), config=slow, stop=stop).run(Mode.SERVICE)
+    assert shipped(store, segment.ref) == segment.data
+    assert [part.end for part in parts.of(store, segment.ref)] == [end for end, _ in segment.ends]
+
+
+def test_trouble_with_a_tail_is_told_every_round_and_holds_up_nothing(
+    store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent
+) -> None:
+    other = growing(folder, seed=b"o")
+    agent_over(store, config=tailing).round()
+    growing(folder)
+    good = growing(folder, number=9)
+    agent = agent_over(store, config=tailing)
+    for number in (3, 4):
+        folder.segment(number)
+        result = agent.round()
+        assert [(type(error), error.obj) for error in result.failed] == [(ShipError, other.ref.part(0, other.ends[2][0]))]
+        assert result.shipped == {Outcome.UPLOADED: 1}
+    assert shipped(store, good.ref) == good.data[: good.ends[2][0]]
+    assert metric(agent, "failures_total") == 1, "it is compared once, and then left alone for a while"
+
+
+def test_a_store_that_is_away_is_asked_once_a_look(
+    store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent
+) -> None:
+    segments = [growing(folder, number=number) for number in (7, 8, 9)]
+
+    class Away(FaultyStore):
+        def put(self, name: str, *args: Any, **more: Any) -> Any:
+            if name.startswith("cdc_parts/") and len([1 for what, _ in self.calls if what == "put"]) < 4:
+                self.calls.append(("put", name))
+                raise StoreUnavailable("503", operation="put")
+            return super().put(name, *args, **more)
+
+    watched = Away(store)
+    agent = agent_over(watched, config=tailing)
+    rounds = [agent.round() for _ in range(5)]
+    assert [result.ok for result in rounds[-1:]] == [True]
+    assert [len(result.failed) for result in rounds if not result.ok] == [1] * sum(not result.ok for result in rounds)
+    assert all(shipped(store, segment.ref) == segment.data[: segment.ends[2][0]] for segment in segments)
+
+
+def test_at_an_alarm_no_tail_is_shipped(store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent) -> None:
+    assert tailing.node is not None
+    growing(folder)
+    ship = tailing.node.ship.model_copy(update={"cdc_total_space": 100})
+    tight = tailing.model_copy(update={"node": tailing.node.model_copy(update={"ship": ship})})
+    agent_over(store, config=tight).round()
+    assert names_in(store) == []
+
+
+def test_a_drain_ships_whole_files_alone(store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent) -> None:
+    segment = growing(folder)
+    for path in folder.path.iterdir():
+        os.utime(path, (WRITTEN, WRITTEN))
+    assert agent_over(store, config=tailing).run(Mode.DRAIN)
+    assert names_in(store) == [segment.ref.incoming]
+
+
+def test_it_tells_how_far_it_is(store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent) -> None:
+    segment = growing(folder)
+    agent = agent_over(store, config=tailing)
+    agent.round()
+    end = segment.ends[2][0]
+    assert (metric(agent, "parts_total"), metric(agent, "part_bytes_total")) == (1, end)
+    assert (metric(agent, "tail_synced_bytes"), metric(agent, "tail_shipped_bytes"), metric(agent, "tail_lag_seconds")) == (end, end, 0)
+
+
+def metric(agent: Agent, name: str) -> float:
+    samples = [sample for family in agent.metrics.registry.collect() for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.name == f"writetime_ship_{name}")
+
+
+def test_it_may_die_between_any_two_steps(
+    folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "MOST", 100)
+    segment = growing(folder, count=4)
+    died = 0
+    for number in range(200):
+        # A bucket of its own for each point of death: then the next start has to go on from just there.
+        store, faults = LocalStore(tmp_path / f"bucket-{number}"), Faults(number, Harm.DEATH)
+        try:
+            agent_over(FaultyStore(store, faults), config=tailing).round()
+        except Died:
+            died += 1
+            agent_over(store, config=tailing).round()
+        assert shipped(store, segment.ref) == segment.data[: segment.ends[3][0]]
+        if not faults.struck:
+            break
+    assert died > 10
+    assert names.part_range(parts.of(LocalStore(tmp_path / "bucket-0"), segment.ref)[0].info.name)[0] == 0
