@@ -14,7 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
 from tests.ring.recording import NodeInfo, Recording
-from tools import ROOT, demo
+from tests.spark_jobs.conf import spark_conf
+from tools import demo
 from tools.site import Site
 from writetime import names
 from writetime.batch.archive import archive
@@ -37,11 +38,8 @@ class Pipeline:
         recording = Recording.open()
         site = Site(folder, bucket)
         site.write_configs(recording, bootstrap="127.0.0.1:1", schedule=None)
-        jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
-        assert jars, "the jars are not there: make setup"
         config = load(site.config)
-        conf = {"spark.jars": jars, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.master": "local[2]"}
-        conf |= {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}
+        conf = spark_conf(folder)
         return cls(site, recording, config.model_copy(update={"spark": config.spark.model_copy(update={"conf": conf})}))
 
     def with_keystore(self, keystore: Path, password: str) -> Pipeline:

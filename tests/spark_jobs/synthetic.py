@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from spark_jobs import ingest
 from spark_jobs.shards import Shard
 from tests.schema.examples import create_keyspace, create_table
-from tools import ROOT
+from tests.spark_jobs.conf import spark_conf
 from writetime import names
 from writetime.batch.archive import archive
 from writetime.batch.documents import Manifest, Sealed
@@ -147,14 +147,7 @@ class Ring:
             "catalog": {"uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}", "warehouse": str(folder / "lake" / "warehouse")},
             "spark": {
                 "shuffle_partitions": 2,
-                "conf": {
-                    "spark.jars": ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar"))),
-                    "spark.driver.host": "127.0.0.1",
-                    "spark.driver.bindAddress": "127.0.0.1",
-                    "spark.master": "local[2]",
-                    "spark.ui.enabled": "false",
-                    "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
-                },
+                "conf": spark_conf(folder),
             },
         }
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -30,6 +30,7 @@ from tests.ring.node import Node
 from tests.ring.proof import sabotage
 from tests.ring.proof.answer import Answer
 from tests.ring.proof.lake import Lake
+from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
 from writetime import names
 from writetime.batch.archive import archive
@@ -114,20 +115,7 @@ class Pipeline:
     def create(cls, folder: Path, *, kept: Kept | None = None, rule: str | None = None) -> Self:
         """Everything under `folder`, with nothing running yet. `rule`: the sabotage that the product runs under."""
         (folder / "lake").mkdir(parents=True)
-        jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
-        conf = {
-            "spark.jars": jars,
-            "spark.master": "local[2]",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            # Batches are small and many: compiling queries costs more than it saves.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.driver.memory": "1g",
-            "spark.ui.enabled": "false",
-            "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
-            "spark.executorEnv.PYTHONPATH": str(ROOT),
-        }
+        conf = {**spark_conf(folder), "spark.driver.memory": "1g", "spark.executorEnv.PYTHONPATH": str(ROOT)}
         if rule is not None:
             conf |= {"spark.python.daemon.module": "tests.ring.proof.worker", f"spark.executorEnv.{sabotage.VARIABLE}": rule}
         config = PipelineConfig.model_validate(
