@@ -558,7 +558,9 @@ class Batch:
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
-        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, Fence(self.store, self.manifest.cluster))
+        fence = Fence(self.store, self.manifest.cluster)
+        cells = self.config.events.shape == "cells"
+        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, cells=cells)
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:

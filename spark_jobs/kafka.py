@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby, islice
 from typing import Any
 
@@ -21,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from writetime.config import KafkaConfig
-from writetime.cql.names import topic_clashes
+from writetime.cql.names import from_topic, topic_clashes
 from writetime.envelope import progress_topic
 from writetime.errors import PublishError
 
@@ -33,6 +34,7 @@ RECORDS = pa.schema(
         ("ordinal", pa.int64()),
         ("key", pa.binary()),  # null: a truncate, as Debezium has it
         ("value", pa.binary()),
+        ("op", pa.string()),
         ("deletes", pa.bool_()),
     ]
 )
@@ -51,6 +53,7 @@ _WAIT = "Events stay in the changes tables and go out with the next run."
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 Position = tuple[int, int]
+Headers = list[tuple[str, str | bytes | None]]
 
 
 def client_options(kafka: KafkaConfig) -> dict[str, Any]:
@@ -155,6 +158,12 @@ class Publisher:
         producer.init_transactions(_TIMEOUT_SECONDS)
         return producer
 
+    def _headers(self, row: Any) -> Headers | None:
+        if not self.kafka.headers:
+            return None
+        sequence = f"{row.batch}.{row.ordinal}".encode()
+        return [("writetime.table", _table(row.topic)), ("writetime.op", row.op.encode()), ("writetime.sequence", sequence)]
+
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
         done = read_progress(self.kafka, publisher)
@@ -200,7 +209,7 @@ class Publisher:
                 if row.topic in stuck:
                     continue
                 try:
-                    _produce(producer, row.topic, row.key, row.value, delivered)
+                    _produce(producer, row.topic, row.key, row.value, delivered, headers=self._headers(row))
                 except KafkaException as error:
                     if (refused := _too_large(row, error)) is None:
                         raise
@@ -208,7 +217,7 @@ class Publisher:
                     continue
                 sent += 1
                 if row.deletes and self.kafka.tombstones_on_delete:
-                    _produce(producer, row.topic, row.key, None, delivered)
+                    _produce(producer, row.topic, row.key, None, delivered, headers=self._headers(row))
                 reached[row.topic] = (row.batch, row.ordinal)
             for topic, position in reached.items():
                 told = json.dumps(position).encode()
@@ -224,12 +233,26 @@ class Publisher:
         return sent, list(failed)
 
 
-def _produce(producer: Producer, topic: str, key: bytes | None, value: bytes | None, delivered: Any, partition: int = _BY_KEY) -> None:
+@lru_cache(maxsize=1024)
+def _table(topic: str) -> bytes:
+    """The table whose topic it is, as `<keyspace>.<table>`."""
+    return ".".join(from_topic(topic)[1:]).encode("utf-8", "backslashreplace")
+
+
+def _produce(
+    producer: Producer,
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    delivered: Any,
+    partition: int = _BY_KEY,
+    headers: Headers | None = None,
+) -> None:
     # What Spark hands over is a bytearray.
     named, record = (None if part is None else bytes(part) for part in (key, value))
     while True:
         try:
-            producer.produce(topic, value=record, key=named, partition=partition, on_delivery=delivered)
+            producer.produce(topic, value=record, key=named, partition=partition, on_delivery=delivered, headers=headers or [])
             producer.poll(0)
             return
         except BufferError:

@@ -11,33 +11,32 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import Any
+from uuid import UUID
 
-import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from spark_jobs.encode import Encoder, Life
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
-from spark_jobs.rows import RowShape
-from spark_jobs.scan import Batches
+from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Changes, Warehouse, changes_schema
+from spark_jobs.warehouse import Warehouse
 from writetime import envelope
 from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
 from writetime.cql.names import from_topic
-from writetime.errors import ConfigError, PublishError, WritetimeError
-from writetime.schema.model import Schema, Table
-from writetime.schema.version import described
+from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
+from writetime.schema.model import Table
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
@@ -116,24 +115,26 @@ class Outbox:
         schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
-        found: dict[str, list[tuple[Table, Changes]]] = defaultdict(list)
+        found: dict[str, list[Life]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
         topics: dict[str, str] = {}
         for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
             try:
                 if changes := warehouse.open_changes(table):
                     topics[table.full_name] = self._topic(table)
-                    found[table.full_name].append((table, changes))
+                    about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
+                    found[table.full_name].append(Life(table, changes, about, topics[table.full_name]))
             except WritetimeError as error:
                 refused[table.full_name] = error
         refused |= {name: _not_there(name) for name in self._expected() - found.keys() - refused.keys()}
-        refused |= self._undescribed(found, known)
+        encoders, unclear = self._encoders(found, known)
+        refused |= unclear
         unmade = ensure_topics(self.kafka, sorted({topics[name] for name in found if name not in refused}))
         refused |= {name: unmade[topic] for name, topic in topics.items() if topic in unmade}
         parts = [
-            self._table_records(table, changes, addresses, known.sent(name))
+            self._table_records(life, encoders[life.table.id], known.sent(name))
             for name, lives in found.items()
-            for table, changes in lives
+            for life in lives
             if name not in refused
         ]
         if not parts:
@@ -150,41 +151,61 @@ class Outbox:
         # Of a life that is over its id comes behind the name (Table.label).
         return {label.partition("@")[0] for label in told} | note.waiting.keys()
 
-    def _undescribed(self, found: Mapping[str, list[tuple[Table, Changes]]], known: Published) -> dict[str, WritetimeError]:
-        """The tables with events that nothing says the schema of: looked up before a task, where it would stop all tables, meets them."""
-        lives = [(name, table, changes) for name, of_name in found.items() for table, changes in of_name]
-        if not lives:
-            return {}
-        versions = [
-            changes.rows.filter(self._new(table, known.sent(name))).select(F.lit(at).alias("at"), "schema_version").distinct()
-            for at, (name, table, changes) in enumerate(lives)
-        ]
+    def _encoders(self, found: Mapping[str, list[Life]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
+        """What makes records of each life's events, by its id; and the tables with events that nothing says the schema of, or whose schema
+        a registry refuses: looked up before a task, where it would stop all tables, meets them."""
+        encoders: dict[UUID, Encoder] = {}
         refused: dict[str, WritetimeError] = {}
+        with Registry(self.kafka) if self.kafka.format == "avro" else nullcontext() as registry:
+            for life, used in self._used(found, known):
+                name = life.table.full_name
+                encoder = encoders.setdefault(life.table.id, Encoder.of(self.kafka, self.config.events, life))
+                try:
+                    for version, wide in used if name not in refused else ():
+                        encoder.learn(version, wide, registry)
+                except (PublishError, SchemaError) as error:
+                    if error.retriable:
+                        raise
+                    refused[name] = error
+        return encoders, refused
+
+    def _used(self, found: Mapping[str, list[Life]], known: Published) -> list[tuple[Life, list[tuple[str, bool]]]]:
+        """Of each life the schema versions of its new events, with whether some of them show what dropped columns held: lives of one name
+        and versions in the order of their events."""
+        lives = [(name, life) for name, of_name in found.items() for life in of_name]
+        if not lives:
+            return []
+        first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
+        versions = [
+            life.changes.rows.filter(self._new(life.table, known.sent(name)))
+            .select("batch", "ordinal", "schema_version", _shows_dropped(life).alias("wide"))
+            .groupBy("schema_version")
+            .agg(first, wide)
+            .withColumn("at", F.lit(at))
+            for at, (name, life) in enumerate(lives)
+        ]
         with _spark_failures():
-            used = reduce(DataFrame.unionByName, versions).collect()
-        for row in used:
-            name, _, changes = lives[row["at"]]
-            try:
-                _description(changes.versions, row["schema_version"], name)
-            except PublishError as error:
-                refused[name] = error
-        return refused
+            rows = sorted(reduce(DataFrame.unionByName, versions).collect(), key=lambda row: row["first"])
+        used: dict[int, list[tuple[str, bool]]] = {at: [] for at in sorted(range(len(lives)), key=_first_of(rows))}
+        for row in rows:
+            used[row["at"]].append((row["schema_version"], row["wide"]))
+        return [(lives[at][1], versions_used) for at, versions_used in used.items()]
 
     def _new(self, table: Table, since: int) -> Column:
         """Which rows of its changes table are the life's and not known to be sent."""
         return (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
 
-    def _table_records(self, table: Table, changes: Changes, addresses: Mapping[str, str], since: int) -> DataFrame:
-        about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
+    def _table_records(self, life: Life, encoder: Encoder, since: int) -> DataFrame:
+        changes = life.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
         # progress is another.
         share = F.pmod(F.xxhash64(_hashable(F.col("key"), changes.rows.schema["key"].dataType)), F.lit(self.kafka.publishers))
-        rows = changes.rows.filter(self._new(table, since)).withColumn("publisher", share.cast("int"))
-        if table.dropped:
+        rows = changes.rows.filter(self._new(life.table, since)).withColumn("publisher", share.cast("int"))
+        if life.table.dropped:
             # What comes in of a life after its DROP was told is history: by then the topic may be another life's.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        return rows.mapInArrow(_encoder(changes.versions, self._topic(table), about), schema=from_arrow_schema(RECORDS))
+        return rows.mapInArrow(encoder, schema=from_arrow_schema(RECORDS))
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)
@@ -202,28 +223,21 @@ def _hashable(value: Column, kind: DataType) -> Column:
     return value
 
 
-def _encoder(versions: Mapping[str, Mapping[str, Any]], topic: str, about: envelope.About) -> Callable[[Batches], Batches]:
-    """Rows of a changes table, and their `publisher`, -> RECORDS. `versions` as in `Changes`."""
+def _shows_dropped(life: Life) -> Column:
+    """Whether a row shows what a column held that its own version does not have."""
+    shows = F.lit(False)
+    for version, fields in life.dropped().items():
+        for name in fields:
+            values = [F.col(part).getField(name).isNotNull() for part in ("before", "after")]
+            shows = shows | ((F.col("schema_version") == version) & (values[0] | values[1]))
+    return F.coalesce(shows, F.lit(False))
 
-    def encode(batches: Batches) -> Batches:
-        shapes: dict[str, envelope.Shape] = {}
-        for batch in batches:
-            rows = envelope.rows_of(batch)
-            for version in {row["schema_version"] for row in rows} - shapes.keys():
-                shapes[version] = _shape(versions, version, about, batch.schema)
-            columns = {
-                "publisher": batch["publisher"],
-                "topic": [topic] * len(rows),
-                "batch": batch["batch"],
-                "ordinal": batch["ordinal"],
-                "key": [_encoded_key(row, shapes[row["schema_version"]]) for row in rows],
-                "value": [envelope.encode(shapes[row["schema_version"]].value(row, about)) for row in rows],
-                # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
-                "deletes": [row["op"] == "d" and row["before"] is not None for row in rows],
-            }
-            yield pa.RecordBatch.from_pydict(columns, schema=RECORDS)
 
-    return encode
+def _first_of(rows: Sequence[Row]) -> Callable[[int], Any]:
+    first: dict[int, Any] = {}
+    for row in rows:
+        first.setdefault(row["at"], tuple(row["first"]))
+    return lambda at: first.get(at, (0, 0))
 
 
 def _not_there(table: str) -> PublishError:
@@ -249,28 +263,6 @@ def _spark_failures() -> Iterator[None]:
             retriable=True,
             hint="Events stay in the changes tables and go out with the next run; Spark's log says more.",
         ) from error
-
-
-def _description(versions: Mapping[str, Mapping[str, Any]], version: str, table: str) -> Mapping[str, Any]:
-    if version not in versions:
-        raise PublishError(
-            f"the changes table does not say what schema version {version} is",
-            operation="publish events",
-            obj=table,
-            hint=f"Its property writetime.schema.{version} was taken away: set it again.",
-        )
-    return versions[version]
-
-
-def _shape(versions: Mapping[str, Mapping[str, Any]], version: str, about: envelope.About, stored: pa.Schema) -> envelope.Shape:
-    description = _description(versions, version, f"{about.keyspace}.{about.table}")
-    table, types = described(description, about.keyspace, about.table)
-    return envelope.Shape(changes_schema(RowShape.of(table, Schema(types=types))), stored)
-
-
-def _encoded_key(row: Mapping[str, Any], shape: envelope.Shape) -> bytes | None:
-    key = shape.key(row)
-    return None if key is None else envelope.encode(key)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from spark_jobs.rows import RowShape
-from writetime.cql.names import from_column, to_column
+from writetime.cql.names import to_column
 from writetime.cql.types import CollectionType, CqlType, UdtType
-from writetime.envelope import json_value
+from writetime.forms import JSON, Convert
 from writetime.model import Bound, RangeTombstone
 
 Event = dict[str, Any]
@@ -82,8 +80,7 @@ def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any
     for name in event["changed"]:
         kind, column = shape.columns.get(name), to_column(name)
         if kind is not None and kind.multicell and before.get(column) is not None and after.get(column) is not None:
-            arrow = shape.row_type.field(column).type
-            found[name] = _within(kind, arrow, before[column], after[column])
+            found[name] = _within(kind, before[column], after[column])
     return found
 
 
@@ -92,32 +89,37 @@ def _same(old: Any, new: Any) -> bool:
     return bool(old == new) or (old != old and new != new)
 
 
-def _within(kind: CqlType, arrow: pa.DataType, old: Any, new: Any) -> dict[str, Any]:
+def _within(kind: CqlType, old: Any, new: Any) -> dict[str, Any]:
     if isinstance(kind, UdtType):
-        fields = {field.name: field.type for field in arrow}
+        fields = {to_column(name): (name, JSON.converter(field)) for name, field in kind.known_fields.items()}
         differing = [name for name in new if not _same(old.get(name), new[name])]
-        return {"set": {from_column(name): json_value(new[name], fields[name]) for name in differing}}
+        return {"set": {fields[name][0]: _json(new[name], fields[name][1]) for name in differing}}
     assert isinstance(kind, CollectionType)
     if kind.kind == "map":
-        return _within_map(arrow, old, new)
-    elements = arrow.value_type
+        return _within_map(kind, old, new)
+    elements = JSON.converter(kind.elements[0])
     if kind.kind == "set":
         return {"added": _missing(new, old, elements), "removed": _missing(old, new, elements)}
     at, end = _common(old, new)
     cut = {"removed": old[at : len(old) - end], "added": new[at : len(new) - end]}
-    return {"at": at, **{name: [json_value(value, elements) for value in values] for name, values in cut.items()}}
+    return {"at": at, **{name: [_json(value, elements) for value in values] for name, values in cut.items()}}
 
 
-def _within_map(arrow: pa.DataType, old: Sequence[tuple[Any, Any]], new: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+def _within_map(kind: CollectionType, old: Sequence[tuple[Any, Any]], new: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
     had = {_hashable(key): value for key, value in old}
     has = {_hashable(key) for key, _ in new}
     put = [(key, value) for key, value in new if _hashable(key) not in had or not _same(had[_hashable(key)], value)]
-    return {"set": json_value(put, arrow), "removed": [json_value(key, arrow.key_type) for key, _ in old if _hashable(key) not in has]}
+    keys = JSON.converter(kind.elements[0])
+    return {"set": _json(put, JSON.converter(kind)), "removed": [_json(key, keys) for key, _ in old if _hashable(key) not in has]}
 
 
-def _missing(of: Sequence[Any], among: Sequence[Any], kind: pa.DataType) -> list[Any]:
+def _missing(of: Sequence[Any], among: Sequence[Any], convert: Convert | None) -> list[Any]:
     there = {_hashable(value) for value in among}
-    return [json_value(value, kind) for value in of if _hashable(value) not in there]
+    return [_json(value, convert) for value in of if _hashable(value) not in there]
+
+
+def _json(value: Any, convert: Convert | None) -> Any:
+    return value if value is None or convert is None else convert(value)
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, int]:

@@ -102,6 +102,9 @@ def changes_schema(shape: RowShape) -> pa.Schema:
             ("pos", pa.int64()),
             ("table_id", pa.string()),
             ("schema_version", pa.string()),
+            # By column of `after`, µs and s; null unless events tell of cells.
+            ("writetime", pa.map_(pa.string(), pa.int64())),
+            ("expires_at", pa.map_(pa.string(), pa.int64())),
             *([("bounds", pa.struct(bounds))] if shape.table.clustering else []),
         ]
     )
@@ -174,13 +177,16 @@ class _Notes:
 
 class Warehouse:
     """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
-    to tables of another name."""
+    to tables of another name. `cells`: changes tell when cells were written, and when they expire."""
 
-    def __init__(self, spark: SparkSession, catalog: str, layout: WarehouseConfig | None = None, fence: Fence | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, catalog: str, layout: WarehouseConfig | None = None, fence: Fence | None = None, *, cells: bool = False
+    ) -> None:
         self.spark = spark
         self.catalog = catalog
         self.layout = layout or WarehouseConfig()
         self.fence = fence
+        self.cells = cells
         self._notes = _Notes(spark)
         self._making = Lock()
 
@@ -228,7 +234,7 @@ class Warehouse:
             seen, _ = self._look_at(held, batch)
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
             # What has no ordinal is for current rows only.
-            typed = _event_rows(to_arrow_schema(held.columns), table, schema, about)
+            typed = _event_rows(to_arrow_schema(held.columns), table, schema, about, self.cells)
             rows = events.filter("ordinal IS NOT NULL").mapInArrow(typed, schema=held.columns)
             try:
                 self._overwrite(held.name, seen, rows, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
@@ -596,19 +602,19 @@ def _unpacked(payload: bytes) -> dict[str, Any]:
     return event
 
 
-def _event_rows(columns: pa.Schema, table: Table, schema: Schema, about: Mapping[str, Any]) -> Callable[[Batches], Batches]:
+def _event_rows(columns: pa.Schema, table: Table, schema: Schema, about: Mapping[str, Any], cells: bool) -> Callable[[Batches], Batches]:
     types = Schema(types=schema.types)
 
     def rows(batches: Batches) -> Batches:
         shape = RowShape.of(table, types)
         for record_batch in batches:
             found = [(row["ordinal"], _unpacked(row["payload"])) for row in record_batch.select(["ordinal", "payload"]).to_pylist()]
-            yield from _slices([_event_row(ordinal, event, shape, about) for ordinal, event in found], columns)
+            yield from _slices([_event_row(ordinal, event, shape, about, cells) for ordinal, event in found], columns)
 
     return rows
 
 
-def _event_row(ordinal: int, event: dict[str, Any], shape: RowShape, about: Mapping[str, Any]) -> dict[str, Any]:
+def _event_row(ordinal: int, event: dict[str, Any], shape: RowShape, about: Mapping[str, Any], cells: bool) -> dict[str, Any]:
     elements = changed_elements(shape, event)
     return {
         **event,
@@ -618,6 +624,7 @@ def _event_row(ordinal: int, event: dict[str, Any], shape: RowShape, about: Mapp
         "changed_at": max(_FIRST_MICROS, min(event["ts_micro"], _LAST_MICROS)),
         "processed_at": event["now"] * 1_000_000,
         "changed_elements": encode(elements).decode() if elements else None,
+        **{fact: list(event[fact].items()) if cells else None for fact in ("writetime", "expires_at")},
     }
 
 

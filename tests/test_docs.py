@@ -85,10 +85,13 @@ def test_local_links_lead_somewhere() -> None:
 
 def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
     from writetime import envelope
+    from writetime.cql.types import NATIVE
 
     pa = pytest.importorskip("pyarrow", reason="the envelope is typed by Arrow, which comes with the extra `spark`")
     row_type = pa.struct([("id", pa.int32()), ("status", pa.string())])
-    shape = pa.schema([("key", pa.struct([("id", pa.int32())])), ("before", row_type), ("after", row_type)])
+    stored = pa.schema([("key", pa.struct([("id", pa.int32())])), ("before", row_type), ("after", row_type)])
+    key = {"id": NATIVE["int"]}
+    shape = envelope.Shape(key, {**key, "status": NATIVE["text"]}, stored)
     row = {
         "before": {"id": 7, "status": "new"},
         "after": {"id": 7, "status": "paid"},
@@ -111,4 +114,4 @@ def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
     addresses = {"a": "10.0.0.11", "b": "10.0.0.12", "c": "10.0.0.13"}
     about = envelope.About("production", "shop", "orders", addresses)
     (example,) = re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert json.loads(example) == json.loads(envelope.encode(envelope.Shape(shape, shape).value(row, about)))
+    assert json.loads(example) == json.loads(envelope.encode(shape.value(row, about)))

@@ -3,7 +3,7 @@
 Strategy: jars.lock names every artefact with its SHA-256, transitive ones included, so nothing is resolved at set-up: Maven only
 fetches (with its own mirrors, proxies and credentials), and what it brings is believed only after its checksum. What is there
 already and intact is not fetched again, so a second run needs no network. A group's folder is a class path (`jars/kafka/*`):
-whatever else lies in it is removed.
+whatever else lies in it is removed. Groups that only some tests use (ON_DEMAND) come when these ask for them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,20 @@ ROOTS = {
     "spark": Root(("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0"), transitive=False),
     # slf4j-simple, because without a binding the broker logs nothing.
     "kafka": Root(("org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"), transitive=True),
+    "registry": Root(("io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all",), transitive=False),
+    # What a consumer of Debezium's events runs in Kafka Connect.
+    "connect": Root(
+        (
+            "io.debezium:debezium-core:3.4.1.Final",
+            "org.apache.kafka:connect-json:4.1.0",
+            "org.apache.kafka:connect-transforms:4.1.0",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
+        transitive=True,
+    ),
 }
+ON_DEMAND = frozenset({"registry", "connect"})
+"""Groups that only some tests need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]
 """Group → artefact → SHA-256 in hex."""
@@ -128,6 +141,12 @@ def sync(lock: Lock, folder: Path = FOLDER) -> int:
                 for artefact in needed:
                     _take(Path(fetched) / artefact.file_name, folder / group, artefact, lock[group][artefact])
     return len(missing)
+
+
+def need(group: str, folder: Path = FOLDER) -> Path:
+    """The folder of a group, with all that the lock promises of it. Errors as of `sync`."""
+    sync({group: read_lock()[group]}, folder)
+    return folder / group
 
 
 def fetch(artefacts: Iterable[Artefact], folder: Path) -> None:
@@ -251,7 +270,7 @@ def main(arguments: list[str]) -> int:
     try:
         if arguments == ["lock"]:
             write_lock(lock_all())
-        fetched = sync(read_lock())
+        fetched = sync({group: artefacts for group, artefacts in read_lock().items() if group not in ON_DEMAND})
     except (JarError, MissingPrerequisite) as error:
         say(f"Error: {error}")
         return 1

@@ -45,6 +45,7 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
             ordinal=ordinal,
             key=b'{"id":%d}' % (ordinal % 3),
             value=b'{"n":%d}' % ordinal,
+            op="d" if ordinal % 5 == 0 else "u",
             deletes=ordinal % 5 == 0,
         )
         for ordinal in ordinals

@@ -54,14 +54,15 @@ _CALENDAR: Final = frozenset({"date", "timestamp-millis"})
 
 def avro_type(kind: CqlType, options: Options = LOSSLESS) -> Avro:
     """The Avro schema of a CQL type, null not included. Raises SchemaError for a user type that nobody has defined."""
-    return _Names(options).type(kind)
+    return Names(options).type(kind)
 
 
-class _Names:
-    """Makes the types of one schema, and knows which named ones it has defined."""
+class Names:
+    """Makes the types of one schema, and knows which named ones it has defined. `numbers`: see `writetime.forms.Numbers`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, numbers: str = "string") -> None:
         self.options = options
+        self.numbers = numbers
         self.defined: set[str] = set()
 
     def type(self, kind: CqlType) -> Avro:
@@ -109,6 +110,8 @@ class _Names:
     def _native(self, kind: NativeType) -> Avro:
         if kind.name == "duration":
             return self._duration()
+        if kind.name in ("varint", "decimal") and self.numbers != "string":
+            return {"type": "double", "cqlType": kind.name} if self.numbers == "double" else self._scaled()
         extra = {} if kind.name in _SAID_BY_AVRO else {"cqlType": kind.name}
         digits = _digits_of(kind, self.options)
         if digits is not None:
@@ -122,11 +125,19 @@ class _Names:
         return {"type": name, **extra} if extra else name
 
     def _duration(self) -> Avro:
-        if "cql.duration" in self.defined:
-            return "cql.duration"
-        self.defined.add("cql.duration")
-        parts = (("months", "int"), ("days", "int"), ("nanoseconds", "long"))
-        return {"type": "record", "name": "duration", "namespace": "cql", "fields": [{"name": name, "type": part} for name, part in parts]}
+        return self.plain_record("cql.duration", {"months": "int", "days": "int", "nanoseconds": "long"})
+
+    def _scaled(self) -> Avro:
+        return self.plain_record("io.debezium.data.VariableScaleDecimal", {"scale": "int", "value": "bytes"})
+
+    def plain_record(self, full_name: str, fields: Mapping[str, Avro]) -> Avro:
+        """A record of fields whose types are Avro's already, or its name where it is defined."""
+        if full_name in self.defined:
+            return full_name
+        self.defined.add(full_name)
+        namespace, _, name = full_name.rpartition(".")
+        listed = [{"name": field, "type": kind} for field, kind in fields.items()]
+        return {"type": "record", "name": name, "namespace": namespace, "fields": listed}
 
 
 def _digest_name(what: str, kind: CqlType) -> str:
@@ -304,7 +315,7 @@ class AvroTable:
 
 
 def _table_record(namespace: str, name: str, kinds: Mapping[str, CqlType], options: Options) -> Avro:
-    return {"type": "record", "name": name, "namespace": namespace, "fields": _Names(options).fields(kinds)}
+    return {"type": "record", "name": name, "namespace": namespace, "fields": Names(options).fields(kinds)}
 
 
 def without_calendar(schema: Avro) -> Avro:

@@ -1,0 +1,150 @@
+"""Rows of a changes table as records for Kafka. A function for `mapInArrow`, made in the driver.
+
+Strategy: an event shows as its own schema version has it, so the driver looks at each version that is used once: what it is (the changes
+table says so), and with Avro what the registry calls it. Tasks only encode; nothing can fail in them. Knows Kafka's records, not Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_jobs.kafka import RECORDS
+from spark_jobs.registry import Registry
+from spark_jobs.rows import RowShape
+from spark_jobs.scan import Batches
+from spark_jobs.warehouse import Changes
+from writetime.config import EventsConfig, KafkaConfig
+from writetime.envelope import About, Shape, rows_of
+from writetime.errors import PublishError
+from writetime.formats import Codec, Format, Schemas, avro_schemas, codec_of, form_of
+from writetime.forms import JSON, Form, Numbers
+from writetime.schema.model import Schema, Table
+from writetime.schema.version import described
+
+Versions = Mapping[str, Mapping[str, Any]]
+"""By schema version what it is, see `writetime.schema.version.describe`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a table: its changes as they are now, what its events share, and the topic that they go to."""
+
+    table: Table
+    changes: Changes
+    about: About
+    topic: str
+
+    @property
+    def stored(self) -> pa.Schema:
+        return to_arrow_schema(self.changes.rows.schema)
+
+    def dropped(self) -> dict[str, list[str]]:
+        """By schema version the fields of rows that hold what its dropped columns held."""
+        stored = self.stored
+        shape_of, rows = _shapes(self.changes.versions, self.about, stored), stored.field("after").type
+        return {version: shape_of(version).dropped_fields(rows) for version in self.changes.versions}
+
+
+@dataclass(slots=True)
+class Encoder:
+    """Makes RECORDS of one life's rows, which come with their `publisher`. Travels to the executors."""
+
+    versions: Versions
+    about: About
+    topic: str
+    format: Format
+    numbers: Numbers
+    cells: bool
+    stored: pa.Schema
+    registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kafka: KafkaConfig, events: EventsConfig, life: Life) -> Encoder:
+        cells = events.shape == "cells"
+        return cls(life.changes.versions, life.about, life.topic, kafka.format, kafka.decimal_handling_mode, cells, life.stored)
+
+    def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
+        """Get ready for events of a version, some of which may be wide. PublishError if nothing says what the version is, or the registry
+        refuses its schemas; SchemaError for a user type that nobody has defined."""
+        shape = self._shapes(self.stored)(version)
+        if registry is None:
+            return
+        # The plain one last: it is what the subject's latest schema should be.
+        for each in (True, False) if wide else (False,):
+            schemas = avro_schemas(shape, self.about, wide=each)
+            ids = tuple(registry.id_of(f"{self.topic}-{part}", getattr(schemas, part)) for part in ("key", "value"))
+            self.registered.setdefault(version, {})[each] = schemas, (ids[0], ids[1])
+
+    def __call__(self, batches: Batches) -> Batches:
+        known: dict[str, _Version] = {}
+        for batch in batches:
+            rows = rows_of(batch)
+            if news := {row["schema_version"] for row in rows} - known.keys():
+                shape_of = self._shapes(batch.schema)
+                known |= {version: self._version(version, shape_of(version)) for version in news}
+            pairs = [known[row["schema_version"]].record(row) for row in rows]
+            columns = {
+                "publisher": batch["publisher"],
+                "topic": [self.topic] * len(rows),
+                "batch": batch["batch"],
+                "ordinal": batch["ordinal"],
+                "key": [key for key, _ in pairs],
+                "value": [value for _, value in pairs],
+                "op": batch["op"],
+                # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
+                "deletes": [row["op"] == "d" and row["before"] is not None for row in rows],
+            }
+            yield pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+
+    def _shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
+        return _shapes(self.versions, self.about, stored, form=form_of(self.format, self.numbers), cells=self.cells)
+
+    def _version(self, version: str, shape: Shape) -> _Version:
+        codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
+        return _Version(shape, self.about, {wide: codec(wide=wide) for wide in self._needed(version)})
+
+    def _needed(self, version: str) -> tuple[bool, ...]:
+        return tuple(self.registered[version]) if self.format == "avro" else (False, True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """How events of one schema version are encoded, by whether they are wide."""
+
+    shape: Shape
+    about: About
+    codecs: Mapping[bool, Codec]
+
+    def record(self, row: Mapping[str, Any]) -> tuple[bytes | None, bytes]:
+        """Key and value of a changes row."""
+        codec = self.codecs[self.shape.is_wide(row)]
+        return codec.key(self.shape.key(row)), codec.value(self.shape.value(row, self.about))
+
+
+def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:
+    """What gives the shape of a version. PublishError for one that the changes table does not tell of."""
+    rows = {version: _row_shape(described(told, about.keyspace, about.table)) for version, told in versions.items()}
+
+    def shape(version: str) -> Shape:
+        if version not in rows:
+            raise PublishError(
+                f"the changes table does not say what schema version {version} is",
+                operation="publish events",
+                obj=f"{about.keyspace}.{about.table}",
+                hint=f"Its property writetime.schema.{version} was taken away: set it again.",
+            )
+        shown, history = rows[version], [other.columns for other in rows.values()]
+        return Shape(shown.keys, shown.columns, stored, form=form, history=history, cells=cells)
+
+    return shape
+
+
+def _row_shape(found: tuple[Table, Any]) -> RowShape:
+    table, types = found
+    return RowShape.of(table, Schema(types=types))

@@ -1,0 +1,121 @@
+"""The registry client against a real registry, and against one that is out of order."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from spark_jobs.registry import Registry
+from writetime.config import KafkaConfig
+from writetime.errors import ConfigError, PublishError
+
+ROW = {"type": "record", "name": "Row", "namespace": "shop.orders", "fields": [{"name": "id", "type": ["null", "int"], "default": None}]}
+WIDER = {**ROW, "fields": [*ROW["fields"], {"name": "v", "type": ["null", "string"], "default": None}]}  # type: ignore[misc]
+OTHER = {**ROW, "fields": [{"name": "id", "type": "string"}]}
+
+
+def client(url: str, **more: Any) -> Registry:
+    given = {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t", "format": "avro", "schema.registry.url": url, **more}
+    return Registry(KafkaConfig.model_validate(given))
+
+
+def full_compatibility(url: str, subject: str) -> None:
+    body = json.dumps({"compatibility": "FULL"}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/config/{subject}", body, headers, method="PUT")
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+@pytest.mark.kafka
+def test_schemas_are_registered_once_and_incompatible_ones_are_refused(schema_registry: str) -> None:
+    subject = f"{uuid.uuid4().hex}-value"
+    with client(schema_registry) as registry:
+        first = registry.id_of(subject, ROW)
+        full_compatibility(schema_registry, subject)
+        wider = registry.id_of(subject, WIDER)
+        assert wider != first
+        with pytest.raises(PublishError, match="not compatible") as raised:
+            registry.id_of(subject, OTHER)
+        assert not raised.value.retriable
+    with client(f"{schema_registry}/") as again:
+        assert [again.id_of(subject, each) for each in (ROW, WIDER, ROW)] == [first, wider, first]
+    with urllib.request.urlopen(f"{schema_registry}/subjects/{subject}/versions", timeout=30) as answer:
+        assert len(json.load(answer)) == 2
+
+
+class Answers(BaseHTTPRequestHandler):
+    """One answer to all questions, by path or `*`; what was asked is kept."""
+
+    given: ClassVar[dict[str, tuple[int, str]]] = {}
+    asked: ClassVar[list[tuple[str, str | None, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.path, self.headers.get("Authorization"), body))
+        status, text = next(answer for path, answer in self.given.items() if path == "*" or self.path.startswith(path))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def answering(**given: tuple[int, str]) -> Iterator[str]:
+    Answers.given, Answers.asked = {name.replace("_", "/"): answer for name, answer in given.items()} or {}, []
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "said", "retriable"),
+    [
+        (503, "busy", "HTTP 503: busy", True),
+        (429, "", "HTTP 429", True),
+        (401, "who?", "HTTP 401: who", False),
+        (200, "<html>", "no JSON", False),
+        (404, "", "no Confluent API", False),
+        (409, "{}", "not compatible", False),
+    ],
+)
+def test_what_a_registry_may_answer(status: int, text: str, said: str, retriable: bool) -> None:
+    with answering(**{"*": (status, text)}) as url, client(url) as registry, pytest.raises(PublishError, match=said) as raised:
+        registry.id_of("t-value", ROW)
+    assert raised.value.retriable == retriable
+
+
+def test_a_registry_that_does_not_answer_may_do_so_later() -> None:
+    with client("http://127.0.0.1:1") as registry, pytest.raises(PublishError, match="ConnectError") as raised:
+        registry.id_of("t-value", ROW)
+    assert raised.value.retriable
+
+
+def test_credentials_are_sent_and_not_told() -> None:
+    more = {"schema.registry.basic.auth.user.info": "me:sesame:2"}
+    with answering(_subjects=(500, "no")) as url, client(url, **more) as registry, pytest.raises(PublishError) as raised:
+        registry.id_of("t-value", ROW)
+    assert Answers.asked[0][1] == "Basic bWU6c2VzYW1lOjI="
+    assert "sesame" not in str(raised.value)
+
+
+def test_a_certificate_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="read certificates"):
+        client("https://127.0.0.1:1", **{"schema.registry.ssl.ca.location": str(tmp_path / "none.pem")})
