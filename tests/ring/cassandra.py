@@ -175,7 +175,8 @@ class Ring:
         return node
 
     def _settings(self, number: int) -> dict[str, Any]:
-        seeds = {"seeds": f"{_address(1)}:{self._chosen.storage}"}
+        # Each of the first nodes: one that comes back finds the others at once, whichever of them are up.
+        seeds = {"seeds": ",".join(f"{_address(first)}:{self._chosen.storage}" for first in range(1, self._first + 1))}
         return {
             "cluster_name": self.cluster_name,
             "num_tokens": 1,
