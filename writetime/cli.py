@@ -19,6 +19,7 @@ import typer
 from writetime.batch import cli as batch
 from writetime.commitlog import cli as commitlog
 from writetime.errors import ConfigError, WritetimeError
+from writetime.status import cli as status
 
 GROUP = "writetime.commands"
 _File = Annotated[Path, typer.Argument(help="The pipeline's YAML.", show_default=False)]
@@ -57,7 +58,7 @@ def build() -> typer.Typer:
         """Takes the option into the help; `main` acts on it."""
 
     app.add_typer(config_app, name="config")
-    for name, command in (commitlog.COMMANDS | batch.COMMANDS).items():
+    for name, command in (commitlog.COMMANDS | batch.COMMANDS | status.COMMANDS).items():
         app.command(name)(command)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         _add(app, point)

@@ -1,0 +1,59 @@
+"""The ring as its bucket tells it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.status import bucket
+from tests.store.memory import MemoryStore
+from writetime import names
+from writetime.status.batches import Batches
+from writetime.status.nodes import coverage, ring
+
+
+def test_a_ring_knows_its_nodes(batches: Batches) -> None:
+    found = ring(batches, now=bucket.minute(20))
+    first, second, third = found.nodes
+    assert (first.address, first.release, first.tokens, third.rack) == ("10.0.0.1", "5.0.6", 1, "r<1>")
+    assert (first.waiting, first.held, third.growing) == (1, 1, 1)
+    assert second.newest == bucket.minute(8.5)
+    assert (second.segments, second.frames) == (14, 680)
+    assert found.open_batch is None
+    assert found.since == bucket.minute(3) + timedelta(seconds=20)
+
+
+def test_a_node_of_which_nothing_came_lately_says_so(batches: Batches) -> None:
+    (facts,) = ring(batches, last=1).batches
+    assert facts.number == 8
+    found = ring(batches, last=1)
+    assert {node.segments for node in found.nodes} == {2}
+
+
+def test_a_node_that_says_nothing_sensible_hides_nobody() -> None:
+    store = MemoryStore()
+    store.put(names.node_facts(bucket.NODES[0]), b"[1]")
+    store.put(names.node_facts(bucket.NODES[1]), b"\xff")
+    store.put(names.nodes_prefix(bucket.CLUSTER) + "stray", b"{}")
+    assert [node.node for node in ring(Batches(store, bucket.CLUSTER)).nodes] == [bucket.NODES[0], bucket.NODES[1]]
+
+
+def test_minutes_without_a_segment_of_a_node_are_gaps(batches: Batches) -> None:
+    found = coverage(bucket.NODES, batches.latest())
+    assert (found.minutes, len(found.starts), found.most) == (1, 8, 160)
+    gaps = [(node, found.starts[column]) for node in found.nodes for column in range(8) if found.gap(node, column)]
+    assert gaps == [(bucket.NODES[1], bucket.minute(2))]
+
+
+def test_nothing_taken_in_is_no_gap() -> None:
+    found = coverage(bucket.NODES, [])
+    assert (found.starts, found.most) == ((), 0)
+
+
+def test_a_long_time_takes_wider_steps() -> None:
+    store = MemoryStore()
+    builder = bucket.Builder(store.put, bad=False)
+    for number in range(1, 120):
+        builder.batch(number)
+    found = coverage(bucket.NODES, Batches(store, bucket.CLUSTER).latest(200))
+    assert (found.minutes, len(found.starts)) == (5, 24)
+    assert sum(segments for row in found.cells.values() for segments, _ in row) == 119 * 6 - 2

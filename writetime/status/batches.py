@@ -1,0 +1,180 @@
+"""Sealed batches in short, the newest first.
+
+Strategy: a sealed batch never changes, so what was read of one is kept in memory, and later looks read only what has been sealed since. Of
+a batch its manifest (what came in) and its seal (what became of it) are read, several batches at once. Knows nothing of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from threading import Lock
+from typing import Final, TypeVar
+
+from writetime import names
+from writetime.batch.documents import Accounting, BatchKind, Manifest, Sealed, SegmentOutcome, total
+from writetime.batch.plan import History, history, read_manifest, read_sealed
+from writetime.errors import ObjectNotFound
+from writetime.store import Store
+
+WINDOW: Final = 60
+"""Batches that are looked at unless somebody asks for more: an hour, by the default schedule."""
+_KEPT: Final = 2000
+_AT_ONCE: Final = 8
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def at_once(read: Callable[[_In], _Out], wanted: Iterable[_In]) -> list[_Out]:
+    """`read` of each, in their order, some at a time: a remote store answers each after a while."""
+    asked = list(wanted)
+    if len(asked) < 2:
+        return [read(each) for each in asked]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(read, asked))
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a batch took in of one node: segments, frames, bytes, and when the node had finished the oldest and the newest of them."""
+
+    segments: int = 0
+    frames: int = 0
+    size: int = 0
+    problems: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def add(self, sealed_at: datetime, size: int, outcome: SegmentOutcome | None) -> None:
+        """One more segment. Frames that were taken in while it grew belong to the batch that took them in."""
+        self.segments += 1
+        self.size += size
+        self.frames += outcome.frames if outcome else 0
+        self.problems += len(outcome.problems) if outcome else 0
+        self.oldest = sealed_at if self.oldest is None else min(self.oldest, sealed_at)
+        self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames)."""
+
+    number: int
+    kind: BatchKind
+    created_at: datetime
+    sealed_at: datetime
+    segments: int
+    problems: int
+    events: int
+    accounting: tuple[Accounting, ...]
+    nodes: dict[names.NodeName, Taken] = field(default_factory=dict)
+    minutes: dict[tuple[names.NodeName, datetime], tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Accounting:
+        """Over all tables."""
+        return total(self.accounting)
+
+    @property
+    def lag(self) -> tuple[float, float] | None:
+        """Seconds from when a node had finished a segment to the seal: of the newest one, and of the oldest. None without any."""
+        if self.kind != "ingest" or not self.nodes:
+            return None
+        newest = max(taken.newest for taken in self.nodes.values() if taken.newest)
+        oldest = min(taken.oldest for taken in self.nodes.values() if taken.oldest)
+        return (self.sealed_at - newest).total_seconds(), (self.sealed_at - oldest).total_seconds()
+
+
+class Batches:
+    """The batches of a cluster. Safe to share among threads; one may live as long as its process."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self.store = store
+        self.cluster = cluster
+        self._facts: OrderedDict[int, BatchFacts] = OrderedDict()
+        self._known: History | None = None
+        self._lock = Lock()
+
+    def newest(self) -> History:
+        """The last batch begun and the last seal; asked of the bucket each time, but only for what is new."""
+        known = self._known
+        sealed = known.sealed if known else None
+        self._known = history(self.store, self.cluster) if known is None or sealed is None else self._newer(known, sealed)
+        return self._known
+
+    def latest(self, count: int = WINDOW, *, before: int | None = None) -> list[BatchFacts]:
+        """The `count` sealed batches up to the last, or before that number; the newest first."""
+        newest = self.newest().sealed
+        first = newest.number if newest else 0
+        if before is not None:
+            first = min(first, before - 1)
+        return self._read(range(first, max(0, first - count), -1))
+
+    def documents(self, number: int) -> tuple[Manifest, Sealed] | None:
+        """Manifest and seal of a batch, or None if it is not sealed."""
+        sealed = read_sealed(self.store, self.cluster, number)
+        return None if sealed is None else (read_manifest(self.store, self.cluster, number), sealed)
+
+    def _newer(self, known: History, sealed: Sealed) -> History:
+        last, seal = known.last, sealed.number
+        for info in self.store.list(names.batches_prefix(self.cluster), start_after=names.batch_folder(self.cluster, sealed.number)):
+            number, what = info.name.split("/")[-2:]
+            if what == "manifest.json":
+                last = max(last, int(number))
+            elif what == "sealed.json":
+                seal = max(seal, int(number))
+        newer = read_sealed(self.store, self.cluster, seal) if seal > sealed.number else sealed
+        return History(last, newer or sealed)
+
+    def _read(self, numbers: Iterable[int]) -> list[BatchFacts]:
+        wanted = list(numbers)
+        with self._lock:
+            known = {number: self._facts[number] for number in wanted if number in self._facts}
+        found = at_once(self._facts_of, (number for number in wanted if number not in known))
+        with self._lock:
+            for facts in found:
+                if facts is not None:
+                    known[facts.number] = self._facts[facts.number] = facts
+            while len(self._facts) > _KEPT:
+                self._facts.popitem(last=False)
+        return [known[number] for number in wanted if number in known]
+
+    def _facts_of(self, number: int) -> BatchFacts | None:
+        try:
+            documents = self.documents(number)
+        except ObjectNotFound:
+            return None
+        return None if documents is None else summary(*documents)
+
+
+def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
+    """What a batch comes to."""
+    outcomes = {outcome.object: outcome for outcome in sealed.segments}
+    facts = BatchFacts(
+        number=sealed.number,
+        kind=sealed.kind,
+        created_at=manifest.created_at,
+        sealed_at=sealed.sealed_at,
+        segments=len(manifest.segments),
+        problems=sum(len(outcome.problems) for outcome in sealed.segments),
+        events=sealed.events,
+        accounting=tuple(sealed.accounting),
+    )
+    for segment in manifest.segments:
+        node, outcome = segment.ref.node, outcomes.get(segment.object)
+        facts.nodes.setdefault(node, Taken()).add(segment.sealed_at, segment.size, outcome)
+        at = (node, segment.sealed_at.replace(second=0, microsecond=0))
+        segments, frames = facts.minutes.get(at, (0, 0))
+        facts.minutes[at] = (segments + 1, frames + (outcome.frames if outcome else 0))
+    return facts
+
+
+def taken_in(batches: Iterable[BatchFacts]) -> Iterator[tuple[names.NodeName, datetime, int, int]]:
+    """(node, minute, segments, frames) of what was taken in for the first time; replays tell the same again."""
+    for batch in batches:
+        if batch.kind == "ingest":
+            for (node, minute), (segments, frames) in batch.minutes.items():
+                yield node, minute, segments, frames

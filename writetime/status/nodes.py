@@ -1,0 +1,194 @@
+"""Who ships, how fresh each node is, what of it waits, and which minutes of whose log are there.
+
+A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
+the newest segment that has come in. What a shipper does not put into the bucket, such as the space that is left on its node, is not known
+here: its own metrics tell that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+from writetime import names
+from writetime.batch.documents import SegmentInput
+from writetime.errors import NotASegment
+from writetime.status.batches import Batches, BatchFacts, at_once, taken_in
+from writetime.store import ObjectInfo, Store
+
+LISTED: Final = 2000
+"""Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
+_STEPS: Final = (1, 5, 15, 60, 360, 1440)
+_COLUMNS: Final = 48
+
+
+@dataclass(slots=True)
+class NodeStatus:
+    """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
+
+    `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
+    are parts only."""
+
+    node: names.NodeName
+    address: str = ""
+    rack: str = ""
+    release: str = ""
+    tokens: int = 0
+    newest: datetime | None = None
+    waiting: int = 0
+    waiting_size: int = 0
+    oldest_waiting: datetime | None = None
+    growing: int = 0
+    held: int = 0
+    segments: int = 0
+    frames: int = 0
+
+    def came(self, sealed_at: datetime | None) -> None:
+        """A segment that was finished then has come in."""
+        if sealed_at is not None:
+            self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
+
+
+@dataclass(frozen=True, slots=True)
+class RingStatus:
+    """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
+    looked at."""
+
+    cluster: str
+    now: datetime
+    nodes: tuple[NodeStatus, ...]
+    batches: tuple[BatchFacts, ...]
+    since: datetime | None
+    open_batch: int | None
+    held: tuple[str, ...]
+    complete: bool
+
+
+def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> RingStatus:
+    """The ring by its last batches and what lies in the bucket."""
+    past, facts = batches.newest(), batches.latest(last)
+    store, cluster = batches.store, batches.cluster
+    found = {node.node: node for node in _told(store, cluster)}
+
+    def of(node: names.NodeName) -> NodeStatus:
+        return found.setdefault(node, NodeStatus(node))
+
+    for batch in facts:
+        for node, taken in batch.nodes.items():
+            status = of(node)
+            status.came(taken.newest)
+            if batch.kind == "ingest":
+                status.segments += taken.segments
+                status.frames += taken.frames
+    held = set(past.sealed.held if past.sealed else ())
+    for name in held:
+        of(names.SegmentRef.from_object(name).node).held += 1
+    incoming = list(islice(store.list(names.incoming_prefix(cluster)), LISTED + 1))
+    for segment in _segments(incoming):
+        if segment.object not in held:
+            _wait(of(segment.ref.node), segment)
+    for name in past.sealed.growing if past.sealed else ():
+        of(names.SegmentRef.from_object(name).node).growing += 1
+    return RingStatus(
+        cluster=cluster,
+        now=now or datetime.now(UTC),
+        nodes=tuple(found[node] for node in sorted(found)),
+        batches=tuple(facts),
+        since=facts[-1].sealed_at if facts else None,
+        open_batch=past.last if past.open else None,
+        held=tuple(sorted(held)),
+        complete=len(incoming) <= LISTED,
+    )
+
+
+def _wait(status: NodeStatus, segment: SegmentInput) -> None:
+    status.came(segment.sealed_at)
+    status.waiting += 1
+    status.waiting_size += segment.size
+    oldest = status.oldest_waiting
+    status.oldest_waiting = segment.sealed_at if oldest is None else min(oldest, segment.sealed_at)
+
+
+def _segments(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
+    for info in found:
+        try:
+            names.SegmentRef.from_object(info.name)
+        except NotASegment:
+            continue
+        yield SegmentInput.from_object(info)
+
+
+def _told(store: Store, cluster: str) -> Iterator[NodeStatus]:
+    """What the shippers said of their nodes. One that says nothing sensible is left out, until segments of it come."""
+    listed = list(store.list(names.nodes_prefix(cluster)))
+    for info, text in zip(listed, at_once(lambda info: store.read(info.name), listed), strict=True):
+        pieces = info.name.removesuffix(".json").split("/")
+        if len(pieces) != 4:
+            continue
+        fact = _object(text)
+        tokens = fact.get("tokens")
+        yield NodeStatus(
+            names.NodeName(cluster, names.unpart(pieces[2]), names.unpart(pieces[3])),
+            address=str(fact.get("address") or ""),
+            rack=str(fact.get("rack") or ""),
+            release=str(fact.get("release_version") or ""),
+            tokens=len(tokens) if isinstance(tokens, list) else 0,
+        )
+
+
+def _object(text: bytes) -> Mapping[str, Any]:
+    try:
+        fact = json.loads(text)
+    except ValueError:
+        return {}
+    return fact if isinstance(fact, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of whose log was taken in: `cells[node][column]` is (segments, frames) of the `minutes` that begin at `starts[column]`."""
+
+    nodes: tuple[names.NodeName, ...]
+    starts: tuple[datetime, ...]
+    minutes: int
+    cells: dict[names.NodeName, tuple[tuple[int, int], ...]]
+
+    @property
+    def most(self) -> int:
+        """Frames in the fullest cell."""
+        return max((frames for row in self.cells.values() for _, frames in row), default=0)
+
+    def gap(self, node: names.NodeName, column: int) -> bool:
+        """Whether nothing of that node is there for a time of which there is something of others in its datacenter. The last column is
+        still being filled."""
+        if self.cells[node][column][0] or column == len(self.starts) - 1 or node.origin != "log":
+            return False
+        return any(self.cells[other][column][0] for other in self.nodes if other.datacenter == node.datacenter)
+
+
+def coverage(nodes: Sequence[names.NodeName], batches: Iterable[BatchFacts]) -> Coverage:
+    """By the minutes in which nodes had finished their segments, in steps that leave no more than some fifty columns."""
+    found = list(taken_in(batches))
+    if not found:
+        return Coverage(tuple(nodes), (), 1, dict.fromkeys(nodes, ()))
+    first, last = min(minute for _, minute, _, _ in found), max(minute for _, minute, _, _ in found)
+    step = next((step for step in _STEPS if (last - first) / timedelta(minutes=step) < _COLUMNS), _STEPS[-1])
+    columns = {_floor(minute, step) for _, minute, _, _ in found}
+    begin = max(min(columns), max(columns) - (_COLUMNS - 1) * timedelta(minutes=step))
+    starts = [begin + index * timedelta(minutes=step) for index in range((max(columns) - begin) // timedelta(minutes=step) + 1)]
+    sums: dict[tuple[names.NodeName, datetime], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for node, minute, segments, frames in found:
+        at = (node, _floor(minute, step))
+        sums[at] = (sums[at][0] + segments, sums[at][1] + frames)
+    rows = sorted({*nodes, *(node for node, _ in sums)})
+    return Coverage(tuple(rows), tuple(starts), step, {node: tuple(sums.get((node, start), (0, 0)) for start in starts) for node in rows})
+
+
+def _floor(moment: datetime, minutes: int) -> datetime:
+    seconds = int(moment.timestamp())
+    return datetime.fromtimestamp(seconds - seconds % (60 * minutes), UTC)

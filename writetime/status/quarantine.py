@@ -1,0 +1,203 @@
+"""What could not be used and was kept: a list of it, and a look at one piece that shows no secrets.
+
+A segment holds every keyspace of its node, password hashes included, so a look is only at what can be told to be of captured tables, and of
+nothing else. Even then values stay hidden unless they are asked for: which columns Cassandra would mask is not known here. Bytes between
+frames that cannot be told apart are never shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from writetime import names
+from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.segment import Frame, peek
+from writetime.commitlog.show import Blocks
+from writetime.cql.literal import micros_text
+from writetime.errors import DecodeError, ObjectNotFound, SchemaError
+from writetime.model import Cell, Mutation, PartitionUpdate
+from writetime.model import Row as CqlRow
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Table
+from writetime.status.batches import Batches, at_once
+
+PAGE: Final = 50
+_SHOWN: Final = 4096
+"""Bytes that a look shows in hex, and the lines that it shows decoded."""
+_LINES: Final = 400
+_FRAME_HEAD, _FRAME_TAIL = 8, 4
+"""Bytes of a frame before its body (length, CRC) and behind it (CRC)."""
+_RANGES: Final = frozenset({"corrupt_section", "torn_tail"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A piece in quarantine. `name` is the object with its bytes; `position` and `size` in bytes of the segment."""
+
+    name: str
+    node: names.NodeName
+    segment: str
+    position: int
+    size: int
+    kind: str
+    message: str
+    batch: int | None
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What may be shown of a piece. `hidden` says why that is not more, "" = it is all there is. `hex`: rows of 16 bytes."""
+
+    table: str = ""
+    hidden: str = ""
+    lines: tuple[str, ...] = ()
+    hex: tuple[str, ...] = ()
+
+
+def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tuple[list[Kept], str]:
+    """Pieces in the order of their names (node, segment, position), and the cursor of the next page, "" = there is none."""
+    start = cursor if cursor.startswith(_folder(batches.cluster)) else ""
+    listed = batches.store.list(_folder(batches.cluster), start_after=start)
+    notes = [info.name for info in islice((info for info in listed if info.name.endswith(".json")), size + 1)]
+    kept = [piece for piece in at_once(lambda name: _read(batches, name), notes[:size]) if piece is not None]
+    return kept, notes[size - 1] if len(notes) > size else ""
+
+
+def piece(batches: Batches, name: str) -> Kept | None:
+    """The piece whose bytes are that object; None if there is none, or the name is none of a piece."""
+    if not name.startswith(_folder(batches.cluster)) or not name.endswith(".bin"):
+        return None
+    return _read(batches, name.removesuffix(".bin") + ".json")
+
+
+def look(batches: Batches, kept: Kept, learner: SchemaLearner, *, values: bool) -> Look:
+    """A look at the bytes of a piece, given what is known of the schema. `values`: show hex, keys and cells, not only what there is."""
+    try:
+        data = batches.store.read(kept.name, end=16 << 20)
+    except ObjectNotFound:
+        return Look(hidden="its bytes are gone")
+    body = _body(kept.kind, data)
+    if body is None:
+        return Look(hidden="it is a range of the log and no single frame: it may hold any keyspace")
+    return look_at(body, learner, version=_version(kept), values=values)
+
+
+def look_at(body: bytes, learner: SchemaLearner, *, version: int, values: bool) -> Look:
+    """A look at the bytes of a mutation."""
+    schema, captured = learner.schema(), learner.cdc_ever
+    try:
+        count, table_id, _ = peek(body)
+    except DecodeError:
+        return Look(hidden="its table cannot be told: it may be of any keyspace")
+    table = schema.tables.get(table_id)
+    if table is None:
+        return Look(table=str(table_id), hidden="no schema is known for its table, so nobody can say whether that is captured")
+    if table_id not in captured:
+        return Look(hidden="it is of a table that is not captured")
+    try:
+        mutation = decode_mutation(body, schema, version=version)
+    except (DecodeError, SchemaError):
+        if count != 1:
+            return Look(table=table.label, hidden="it cannot be decoded, and holds updates of other tables, which need not be captured")
+        return Look(table.label, "" if values else _ASK, ("It cannot be decoded.",), _hex(body) if values else ())
+    if any(update.table_id not in captured for update in mutation.updates):
+        return Look(table=table.label, hidden="it holds updates of tables that are not captured, too")
+    if not values:
+        return Look(table.label, _ASK, tuple(islice(_shapes(mutation, schema.tables), _LINES)))
+    blocks = Blocks(schema, captured).lines("", Frame(0, 0, 0, len(body)), mutation)
+    lines = ("".join(text for text, _ in line) for line in islice(blocks, 1, _LINES))
+    return Look(table.label, "", tuple(lines), _hex(body))
+
+
+_ASK: Final = "values are hidden here"
+
+
+def _read(batches: Batches, name: str) -> Kept | None:
+    """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up."""
+    pieces = name.split("/")
+    if len(pieces) != 6:
+        return None
+    try:
+        about: dict[str, Any] = json.loads(batches.store.read(name))
+        position, size = (int(text) for text in pieces[5].removesuffix(".json").split("-"))
+    except (ObjectNotFound, ValueError):
+        return None
+    batch = about.get("batch")
+    return Kept(
+        name=name.removesuffix(".json") + ".bin",
+        node=names.NodeName(batches.cluster, names.unpart(pieces[2]), names.unpart(pieces[3])),
+        segment=pieces[4],
+        position=position,
+        size=size,
+        kind=str(about.get("kind", "")),
+        message=str(about.get("message", "")),
+        batch=batch if isinstance(batch, int) else None,
+        object=str(about.get("object", "")),
+    )
+
+
+def _folder(cluster: str) -> str:
+    any_node = names.NodeName(cluster, "dc", "node")
+    return names.SegmentRef(any_node, names.SegmentName(0, 0)).quarantined(0, 0).removesuffix("dc/node/CommitLog-0-0/0000000000-0")
+
+
+def _body(kind: str, data: bytes) -> bytes | None:
+    """The mutation in a piece, if it is one."""
+    if kind == "corrupt_frame":
+        return data[_FRAME_HEAD : len(data) - _FRAME_TAIL]
+    return None if kind in _RANGES or not kind[:1].isupper() or kind.endswith("Segment") else data
+
+
+def _version(kept: Kept) -> int:
+    """The descriptor version of a piece's segment."""
+    return names.SegmentName.parse(f"{kept.segment}.log").version
+
+
+def _hex(body: bytes) -> tuple[str, ...]:
+    rows = []
+    for start in range(0, min(len(body), _SHOWN), 16):
+        some = body[start : start + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in some)
+        rows.append(f"{start:08x}  {some.hex(' '):<47}  {text}")
+    if len(body) > _SHOWN:
+        rows.append(f"… {len(body) - _SHOWN} bytes more")
+    return tuple(rows)
+
+
+# --- what there is, without what stands in it
+
+
+def _shapes(mutation: Mutation, tables: dict[Any, Table]) -> Iterator[str]:
+    for update in mutation.updates:
+        yield f"{tables[update.table_id].label}  key of {len(update.key)} bytes"
+        yield from _update(update)
+
+
+def _update(update: PartitionUpdate) -> Iterator[str]:
+    if update.deletion is not None:
+        yield f"  partition deleted @ {micros_text(update.deletion.marked_for_delete_at)}"
+    for tombstone in update.range_tombstones:
+        yield f"  range of rows deleted @ {micros_text(tombstone.deletion.marked_for_delete_at)}"
+    if update.static_row is not None and not update.static_row.is_empty:
+        yield "  static row"
+        yield from map(_cell, update.static_row.cells)
+    for row in update.rows:
+        yield _row(row)
+        yield from map(_cell, row.cells)
+
+
+def _row(row: CqlRow) -> str:
+    says = f"  row, clustering of {sum(len(value or b'') for value in row.clustering or ())} bytes"
+    if row.deletion is not None:
+        says += f", deleted @ {micros_text(row.deletion.marked_for_delete_at)}"
+    return says if row.liveness is None else f"{says}, written @ {micros_text(row.liveness.timestamp)}"
+
+
+def _cell(cell: Cell) -> str:
+    what = "deleted" if cell.is_tombstone else f"{len(cell.value)} bytes"
+    return f"    {cell.column}{'' if cell.path is None else '[…]'}  {what} @ {micros_text(cell.timestamp)}"

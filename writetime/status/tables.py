@@ -1,0 +1,69 @@
+"""What came of each table in the last batches, and how far Kafka is behind. Counts are of partition updates and events, as the seals have
+them: how many rows a table has is not in the bucket, but in the warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from writetime.batch.documents import Accounting, total
+from writetime.batch.publish import read_published
+from writetime.status.batches import Batches, BatchFacts
+
+
+@dataclass(slots=True)
+class TableStatus:
+    """A table over the batches that were looked at. `events` and `applied` by batch, the oldest first; `per_minute` is events a minute over
+    the time from the first of them to the last seal; `unpublished` batches of it are not known to be in Kafka."""
+
+    name: str
+    total: Accounting
+    events: list[int] = field(default_factory=list)
+    applied: list[int] = field(default_factory=list)
+    last_event: datetime | None = None
+    per_minute: float = 0.0
+    unpublished: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TablesStatus:
+    """All tables of which there was anything. `published`: the last batch all of whose events are known to be in Kafka, None = none yet."""
+
+    tables: tuple[TableStatus, ...]
+    batches: tuple[BatchFacts, ...]
+    published: int | None
+    waiting: dict[str, int]
+
+
+def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
+    """By the accounting of the last batches."""
+    facts = batches.latest(last)
+    published = read_published(batches.store, batches.cluster)
+    found: dict[str, list[Accounting | None]] = {}
+    for index, batch in enumerate(reversed(facts)):
+        for account in batch.accounting:
+            found.setdefault(account.table, [None] * len(facts))[index] = account
+    minutes = _minutes(facts)
+    done = []
+    for name, accounts in sorted(found.items()):
+        status = TableStatus(name, _sum(name, accounts))
+        status.events = [account.events if account else 0 for account in accounts]
+        status.applied = [account.applied if account else 0 for account in accounts]
+        status.per_minute = status.total.events / minutes if minutes else 0.0
+        sent = published.sent(name) if published else 0
+        for batch, events in zip(reversed(facts), status.events, strict=True):
+            if events:
+                status.last_event = batch.sealed_at
+                status.unpublished += batch.number > sent
+        done.append(status)
+    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, dict(published.waiting) if published else {})
+
+
+def _sum(name: str, accounts: Iterable[Accounting | None]) -> Accounting:
+    return total(account for account in accounts if account).model_copy(update={"table": name})
+
+
+def _minutes(facts: Sequence[BatchFacts]) -> float:
+    """From when the first was planned to when the last was sealed."""
+    return (facts[0].sealed_at - facts[-1].created_at).total_seconds() / 60 if facts else 0.0

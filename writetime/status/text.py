@@ -1,0 +1,154 @@
+"""The status of a pipeline as tables for a terminal, and as a document for machines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from writetime.status.batches import Batches
+from writetime.status.nodes import NodeStatus, RingStatus, ring
+from writetime.status.tables import TablesStatus, tables
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDTH: Final = 140
+_SHOWN: Final = 10
+"""Batches in the text; the sums are over all that were looked at."""
+
+
+def as_text(batches: Batches, last: int) -> str:
+    """The ring, the last few batches, the tables, and what waits for a person."""
+    found, of_tables = ring(batches, last=last), tables(batches, last=last)
+    lines = [_head(found)]
+    if found.nodes:
+        lines += ["", _nodes(found)]
+    if found.batches:
+        lines += ["", _batches(found)]
+    if of_tables.tables:
+        lines += ["", _tables(of_tables)]
+    lines += [f"waits for a person: {name}" for name in found.held]
+    return "\n".join(lines)
+
+
+def as_document(batches: Batches, last: int) -> dict[str, Any]:
+    """The same, JSON-ready: times in ISO-8601, sizes in bytes, spans in seconds."""
+    found, of_tables = ring(batches, last=last), tables(batches, last=last)
+    return {
+        "cluster": found.cluster,
+        "now": found.now.isoformat(),
+        "since": _iso(found.since),
+        "open_batch": found.open_batch,
+        "complete": found.complete,
+        "nodes": [_node(node, found.now) for node in found.nodes],
+        "batches": [
+            {
+                "number": batch.number,
+                "kind": batch.kind,
+                "sealed_at": batch.sealed_at.isoformat(),
+                "segments": batch.segments,
+                "problems": batch.problems,
+                "lag": batch.lag,
+                "accounting": batch.total.model_dump(exclude={"table"}),
+            }
+            for batch in found.batches
+        ],
+        "tables": [
+            {
+                **table.total.model_dump(),
+                "events_per_minute": round(table.per_minute, 3),
+                "last_event": _iso(table.last_event),
+                "unpublished": table.unpublished,
+            }
+            for table in of_tables.tables
+        ],
+        "published": of_tables.published,
+        "held": list(found.held),
+    }
+
+
+def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
+    about = asdict(node)
+    about.pop("node")
+    times = {name: _iso(about[name]) for name in ("newest", "oldest_waiting")}
+    age = None if node.newest is None else (now - node.newest).total_seconds()
+    return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, "age": age}
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _head(found: RingStatus) -> str:
+    if not found.batches:
+        return f"{found.cluster}: no batch is sealed yet"
+    newest = found.batches[0]
+    lag = f", {span(newest.lag[0])} after its newest segment" if newest.lag else ""
+    going = f"; batch {found.open_batch} is being run" if found.open_batch else ""
+    return f"{found.cluster}: batch {newest.number} ({newest.kind}) sealed {newest.sealed_at:%Y-%m-%d %H:%M:%S}Z{lag}{going}"
+
+
+def _nodes(found: RingStatus) -> str:
+    grid = _grid(
+        "node", "address", "datacenter", "newest segment", right=("age", "waiting", "MiB", "growing", "held", "segments", "frames")
+    )
+    for node in found.nodes:
+        newest = "before these batches" if node.newest is None else f"{node.newest:%Y-%m-%d %H:%M:%S}Z"
+        age = "" if node.newest is None else span((found.now - node.newest).total_seconds())
+        waiting = f"{node.waiting}{'' if found.complete else '+'}"
+        about = (node.node.host_id, node.address, node.node.datacenter, newest, age, waiting, f"{node.waiting_size / 2**20:.1f}")
+        grid.add_row(*about, *map(str, (node.growing, node.held, node.segments, node.frames)))
+    return _text(grid)
+
+
+def _batches(found: RingStatus) -> str:
+    right = ("segments", "problems", "updates in", "applied", "duplicate", "superseded", "not ours", "quarantined", "events", "lag")
+    grid = _grid("batch", "kind", "sealed at", right=right)
+    for batch in found.batches[:_SHOWN]:
+        sums = batch.total
+        counts = (sums.updates_in, sums.applied, sums.duplicate, sums.superseded, sums.not_ours, sums.quarantined, sums.events)
+        lag = span(batch.lag[1]) if batch.lag else ""
+        about = (str(batch.number), batch.kind, f"{batch.sealed_at:%Y-%m-%d %H:%M:%S}Z")
+        grid.add_row(*about, *map(str, (batch.segments, batch.problems, *counts)), lag)
+    return _text(grid)
+
+
+def _tables(found: TablesStatus) -> str:
+    grid = _grid("table", "last event", right=("updates in", "applied", "events", "events/min", "batches not published"))
+    for table in found.tables:
+        last = "" if table.last_event is None else f"{table.last_event:%Y-%m-%d %H:%M:%S}Z"
+        counts = map(str, (table.total.updates_in, table.total.applied, table.total.events))
+        grid.add_row(table.name, last, *counts, f"{table.per_minute:.1f}", str(table.unpublished))
+    return _text(grid)
+
+
+def span(seconds: float) -> str:
+    """A span of time, short: 42 s, 3.5 min, 2.0 h, 4.1 d."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if abs(seconds) >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _grid(*left: str, right: Iterable[str]) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    grid = Table(box=SIMPLE, pad_edge=False)
+    for heading in left:
+        grid.add_column(heading, no_wrap=True)
+    for heading in right:
+        grid.add_column(heading, justify="right", overflow="fold")
+    return grid
+
+
+def _text(grid: Table) -> str:
+    """The table without colours: it goes into logs as well."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, no_color=True, markup=False, highlight=False).print(grid)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
