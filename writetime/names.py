@@ -16,6 +16,8 @@
     bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one reading of a table from the ring: its ranges, and how far it is
     bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a range that is finished
     touched/<cluster>/<batch>-<table id>-b<bucket>.json                   keys that are to be read from the ring again
+    verify/<cluster>/<utc time>.{json,svg}                                tables compared with the ring: report and picture
+    audit/<cluster>/<utc time>.{json,svg}                                 what each replica's log held, compared: report and picture
 
 <node> is the node's host id. Parts that come from outside (cluster, datacenter, keyspace, table names) are percent-escaped, so
 that none can reach out of its place; `part` and `unpart` are each other's inverse. This module knows no store and does no I/O.
@@ -210,6 +212,28 @@ def archive_prefix(cluster: str) -> str:
 
 def archive_hour_prefix(cluster: str, hour: datetime) -> str:
     """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
+def verify_prefix(cluster: str) -> str:
+    return f"verify/{part(cluster)}/"
+
+
+def verify_report(cluster: str, when: datetime) -> str:
+    """The picture beside it ends with .svg."""
+    return f"{verify_prefix(cluster)}{_second(when)}.json"
+
+
+def audit_prefix(cluster: str) -> str:
+    return f"audit/{part(cluster)}/"
+
+
+def audit_report(cluster: str, when: datetime) -> str:
+    """The picture beside it ends with .svg."""
+    return f"{audit_prefix(cluster)}{_second(when)}.json"
+
+
+def _second(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
     utc = hour.astimezone(UTC)
     return f"{archive_prefix(cluster)}date={utc:%Y-%m-%d}/hour={utc:%H}/"
 

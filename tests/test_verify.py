@@ -1,0 +1,95 @@
+"""What counts as drift, what has to wait, and what the report says."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from writetime import verify
+from writetime.errors import ConfigError
+from writetime.store import open_store
+from writetime.verify import Compared, Difference, RangeResult, Shown, TableResult, VerifyReport, differences, verdict
+
+NOW = 1_000
+OF = Compared(frozenset({"v", "tags"}), elements=frozenset({"tags"}))
+RING = Shown({"v": 1, "tags": ["a"]}, {"v": 500, "tags": 400})
+
+
+@pytest.mark.parametrize(
+    ("ring", "ours", "expected"),
+    [
+        (RING, RING, []),
+        (RING, None, [Difference("row missing", "", 400)]),
+        (Shown({}), None, [Difference("row missing", "", None)]),
+        (None, RING, [Difference("row too many", "", None)]),
+        (RING, Shown({"v": 2, "tags": ["a"]}, RING.writetime), [Difference("value", "v", 500)]),
+        (RING, Shown({"v": True, "tags": ["a"]}, RING.writetime), [Difference("value", "v", 500)]),
+        (RING, Shown(RING.values, {"v": 499, "tags": 400}), [Difference("writetime", "v", 500)]),
+        (RING, Shown(RING.values, RING.writetime, {"v": 9_000}), [Difference("expiry", "v", 500)]),
+        # An element may have gone a moment ago, of which nothing is left to see.
+        (RING, Shown({"v": 1, "tags": ["a", "b"]}, RING.writetime), [Difference("value", "tags", None)]),
+        (Shown({"tags": ["a"]}, {"tags": 400}), RING, [Difference("value", "v", None)]),
+        # What was to expire by now is for the next batch to tell.
+        (Shown({"tags": ["a"]}, {"tags": 400}), Shown(RING.values, RING.writetime, {"v": NOW}), []),
+        (None, Shown({"v": 1}, {"v": 500}, {"v": NOW}), []),
+        (None, Shown(RING.values, RING.writetime, {"v": NOW}), [Difference("row too many", "", None)]),
+        (None, Shown({}), [Difference("row too many", "", None)]),
+    ],
+)
+def test_how_a_row_differs(ring: Shown | None, ours: Shown | None, expected: list[Difference]) -> None:
+    assert differences(OF, ring, ours, NOW) == expected
+
+
+def test_what_is_not_told_is_not_compared() -> None:
+    untold = Compared(OF.columns, OF.elements, untold=frozenset({"v", "tags"}))
+    assert differences(untold, RING, Shown(RING.values), NOW) == []
+
+
+def test_only_what_ought_to_be_in_is_drift() -> None:
+    old, unseen = [Difference("value", "v", 500)], [Difference("row too many", "", None)]
+    assert [verdict(old, 900, before) for before in (499, 500)] == ["unsettled", "drift"]
+    assert [verdict(unseen, 900, before) for before in (899, 900)] == ["unsettled", "drift"]
+
+
+def test_a_document_survives_and_numbers_have_one_spelling() -> None:
+    assert Shown.from_bytes(RING.to_bytes()) == RING
+    assert {verify.one_spelling(text) for text in ("1", "1.0", "10E-1")} == {"1e0"}
+    assert verify.one_spelling("-0.00") == "0"
+    assert verify.plain({"a": b"\x01", "b": None, "c": [(1, b"")]}) == {"a": "01", "c": [[1, ""]]}
+
+
+def test_a_share_of_the_ranges_is_the_same_for_a_seed() -> None:
+    ranges = [(at, at + 1) for at in range(100)]
+    some = verify.sampled(ranges, 0.1, 7)
+    assert len(some) == 10
+    assert some == verify.sampled(ranges, 0.1, 7) == sorted(some)
+    assert some != verify.sampled(ranges, 0.1, 8)
+    assert verify.sampled(ranges, 1, 7) == ranges
+    assert len(verify.sampled(ranges, 0.0001, 7)) == 1
+    with pytest.raises(ConfigError):
+        verify.sampled(ranges, 0, 7)
+
+
+def test_the_report_and_its_picture(tmp_path: Path) -> None:
+    ranges = [RangeResult(start=-(2**63), end=0, rows=7, drift=1), RangeResult(start=0, end=2**63 - 1, rows=3)]
+    when = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    finding = verify.Finding(key='{"id": 7}', token=-5, verdict="drift", differences=[("value", "a<b")], first_seen=when)
+    table = TableResult(table="shop.<orders>", table_id=UUID(int=1), ranges=ranges, findings=[finding])
+    about = {"cluster": "c", "started_at": when, "finished_at": when, "batch": 3, "horizon": when}
+    report = VerifyReport(**about, consistency="ALL", share=1, seed=0, tables=[table])
+    assert (report.ok, report.drift, table.rows) == (False, 1, 10)
+    store = open_store(str(tmp_path))
+    name = verify.write_report(store, report)
+    assert name == "verify/c/20260504T120000Z.json"
+    assert VerifyReport.model_validate_json(store.read(name)) == report
+    drawn = ET.fromstring(store.read(name.replace(".json", ".svg")))
+    classes = [each.get("class") for each in drawn.iter("{http://www.w3.org/2000/svg}rect")]
+    assert classes[:3] == ["b", "bad", "good"]
+    text = verify.report_text(report)
+    assert "DRIFT" in text
+    assert 'drift shop.<orders> {"id": 7}: value a<b' in text
+    assert report.model_copy(update={"tables": []}).ok
