@@ -73,6 +73,11 @@ class EventsConfig(_Model):
         description="rows: a range or partition delete is an event per row that it took. one: it is one event, whose key holds the prefix, "
         "without rows.",
     )
+    shape: Literal["flat", "cells"] = Field(
+        default="flat",
+        description="flat: a column of a row is its value. cells: it is {value, deletion_ts, set, writetime}, in Kafka; the changes tables "
+        "keep writetimes and expiries for that.",
+    )
 
 
 class WarehouseConfig(_Model):
@@ -111,6 +116,43 @@ class KafkaConfig(_Model):
     producer: dict[str, str | int | bool] = Field(
         default={}, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
     )
+    format: Literal["json", "json-schema", "avro"] = Field(
+        default="json",
+        description="json: plain. json-schema: with a Kafka Connect schema in each record. avro: Confluent's wire format, by a registry.",
+    )
+    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+        default="string",
+        alias="decimal.handling.mode",
+        description="What varint and decimal become. string: their digits, exact. precise: {scale, value} as Debezium's "
+        "VariableScaleDecimal. double: the nearest.",
+    )
+    headers: bool = Field(default=True, description="Records have the headers writetime.table, writetime.op and writetime.sequence.")
+    schema_registry_url: str | None = Field(
+        default=None,
+        alias="schema.registry.url",
+        description="Base URL of the registry's Confluent API. Subjects are <topic>-key and <topic>-value.",
+        pattern=r"^https?://[^@\s]+$",
+    )
+    schema_registry_user_info: SecretStr | None = Field(
+        default=None,
+        alias="schema.registry.basic.auth.user.info",
+        description="user:password for the registry; write ${NAME} and set it in the environment.",
+    )
+    schema_registry_ca: Path | None = Field(
+        default=None, alias="schema.registry.ssl.ca.location", description="PEM of the authorities trusted for the registry."
+    )
+    schema_registry_certificate: Path | None = Field(
+        default=None, alias="schema.registry.ssl.certificate.location", description="PEM of our own certificate for the registry."
+    )
+    schema_registry_key: Path | None = Field(
+        default=None, alias="schema.registry.ssl.key.location", description="Its private key; default: in the certificate's file."
+    )
+
+    @model_validator(mode="after")
+    def _avro_has_a_registry(self) -> KafkaConfig:
+        if self.format == "avro" and self.schema_registry_url is None:
+            raise ValueError("`format: avro` needs `schema.registry.url`")
+        return self
 
 
 class SparkConfig(_Model):
@@ -121,11 +163,6 @@ class SparkConfig(_Model):
     conf: dict[str, str] = Field(default={}, description="Any Spark options, passed through.")
 
 
-    shape: Literal["flat", "cells"] = Field(
-        default="flat",
-        description="flat: a column of a row is its value. cells: it is {value, deletion_ts, set, writetime}, in Kafka; the changes tables "
-        "keep writetimes and expiries for that.",
-    )
 class AirflowConfig(_Model):
     """How the DAGs are scheduled and to whom they belong."""
 
@@ -161,47 +198,10 @@ class ShipConfig(_Model):
     )
     when_store_is_down: Literal["keep", "spill"] = Field(
         default="keep",
-    format: Literal["json", "json-schema", "avro"] = Field(
-        default="json",
-        description="json: plain. json-schema: with a Kafka Connect schema in each record. avro: Confluent's wire format, by a registry.",
-    )
-    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
-        default="string",
-        alias="decimal.handling.mode",
-        description="What varint and decimal become. string: their digits, exact. precise: {scale, value} as Debezium's "
-        "VariableScaleDecimal. double: the nearest.",
-    )
-    headers: bool = Field(default=True, description="Records have the headers writetime.table, writetime.op and writetime.sequence.")
-    schema_registry_url: str | None = Field(
-        default=None,
-        alias="schema.registry.url",
-        description="Base URL of the registry's Confluent API. Subjects are <topic>-key and <topic>-value.",
-        pattern=r"^https?://[^@\s]+$",
-    )
-    schema_registry_user_info: SecretStr | None = Field(
-        default=None,
-        alias="schema.registry.basic.auth.user.info",
-        description="user:password for the registry; write ${NAME} and set it in the environment.",
-    )
-    schema_registry_ca: Path | None = Field(
-        default=None, alias="schema.registry.ssl.ca.location", description="PEM of the authorities trusted for the registry."
-    )
-    schema_registry_certificate: Path | None = Field(
-        default=None, alias="schema.registry.ssl.certificate.location", description="PEM of our own certificate for the registry."
-    )
-    schema_registry_key: Path | None = Field(
-        default=None, alias="schema.registry.ssl.key.location", description="Its private key; default: in the certificate's file."
-    )
         description="What becomes of completed segments at an alarm while the store is down. keep: they stay, and Cassandra refuses "
         "CDC writes once its space is full. spill: they are renamed into spill_dir, which frees cdc_total_space without a copy, and are "
         "shipped from there. Neither deletes anything.",
     )
-    @model_validator(mode="after")
-    def _avro_has_a_registry(self) -> KafkaConfig:
-        if self.format == "avro" and self.schema_registry_url is None:
-            raise ValueError("`format: avro` needs `schema.registry.url`")
-        return self
-
     spill_dir: Path | None = Field(
         default=None, description="Folder on the file system of cdc_raw, outside of it; default: `spill` in the shipper's state_dir."
     )
@@ -379,8 +379,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
             files = {name: path for name in ("ca", "certificate", "key") if (path := getattr(tls, name)) is not None}
             absolute["tls"] = tls.model_copy(update={name: (base / path).resolve() for name, path in files.items()})
         update["node"] = config.node.model_copy(update=absolute)
-    return config.model_copy(update=update)
     if config.kafka is not None:
         files = {name: getattr(config.kafka, f"schema_registry_{name}") for name in ("ca", "certificate", "key")}
         given = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}
         update["kafka"] = config.kafka.model_copy(update=given)
+    return config.model_copy(update=update)
