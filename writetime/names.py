@@ -206,12 +206,6 @@ def touched(cluster: str, batch: int, table_id: str, bucket: int) -> str:
     return f"{touched_prefix(cluster)}{batch:010d}-{part(table_id)}-b{bucket:05d}.json"
 
 
-def archive_prefix(cluster: str) -> str:
-    return f"cdc_archive/{part(cluster)}/"
-
-
-def archive_hour_prefix(cluster: str, hour: datetime) -> str:
-    """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
 def verify_prefix(cluster: str) -> str:
     return f"verify/{part(cluster)}/"
 
@@ -234,6 +228,12 @@ def _second(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
 
+def archive_prefix(cluster: str) -> str:
+    return f"cdc_archive/{part(cluster)}/"
+
+
+def archive_hour_prefix(cluster: str, hour: datetime) -> str:
+    """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
     utc = hour.astimezone(UTC)
     return f"{archive_prefix(cluster)}date={utc:%Y-%m-%d}/hour={utc:%H}/"
 
