@@ -30,11 +30,16 @@ from writetime.schema.model import Schema, Table
 TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("last", pa.bool_()), ("payload", pa.binary())])
 """`ordinal` is null for what the stream does not tell, and only current rows need to know."""
 
+READ: Final = "r"
+SNAPSHOT: Final = "snapshot"
+"""Op and reason of what was read from the ring, and that no log has told: rows that are new, and rows that were otherwise (op u)."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
     """What typing is told. `files` and `hosts` go by index of the segment among those that the batch reads; `expected` by table id;
-    `before`, too: as the batch before knew them, tables of which columns have been dropped since. `starts`: ordinals ahead of a shard's."""
+    `before`, too: as the batch before knew them, tables of which columns have been dropped since. `starts`: ordinals ahead of a shard's.
+    `read`, by index too: segments of frames that were read from the ring; what these bring is told as such. A host of "" is no node."""
 
     schema: Schema
     now: int
@@ -43,6 +48,7 @@ class EventPlan:
     expected: dict[bytes, int]
     starts: dict[tuple[bytes, int], int] = field(default_factory=dict)
     before: dict[bytes, Table] = field(default_factory=dict)
+    read: frozenset[int] = frozenset()
 
 
 def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
@@ -87,6 +93,8 @@ class TypedEvents:
         shown = before or after
         assert shown is not None
         event = self.view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
+        if row["copies"] and after is not None and all(copy["segment"] in self.plan.read for copy in row["copies"]):
+            event |= {"reason": SNAPSHOT, "op": READ if before is None else event["op"]}
         values = {part: self.shape.values(event[part]) for part in ("key", "before", "after")}
         changed = [name for name in event["changed"] if _shows(to_column(name), values["before"], values["after"])]
         return {**event, **values, "changed": changed, "now": self.plan.now, **self._source(row["copies"])}
@@ -101,7 +109,7 @@ class TypedEvents:
         """Who holds the mutation, and its first place. What expired was written by nobody: it has no place in any log."""
         first = copies[0] if copies else None
         return {
-            "nodes": sorted({self.plan.hosts[copy["segment"]] for copy in copies or ()}),
+            "nodes": sorted({host for copy in copies or () if (host := self.plan.hosts[copy["segment"]])}),
             "replicas_expected": self.plan.expected[self.table.id.bytes],
             "file": self.plan.files[first["segment"]] if first else None,
             "pos": first["position"] if first else None,

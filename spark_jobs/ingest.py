@@ -43,6 +43,7 @@ from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Written, upsert
+from spark_jobs.touched import Touched
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
 from writetime.batch import local
@@ -127,7 +128,7 @@ class Batch:
     rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
     dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending` those
     that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier attempt of
-    the batch may have told of."""
+    the batch may have told of; `untold`, by name, those of which something has changed that the stream does not tell."""
 
     config: PipelineConfig
     store: Store
@@ -143,6 +144,7 @@ class Batch:
     since: dict[bytes, int] = field(default_factory=dict)
     ending: set[UUID] = field(default_factory=set)
     earlier: list[Table] = field(default_factory=list)
+    untold: set[str] = field(default_factory=set)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     local: LocalDocument = field(default_factory=LocalDocument)
 
@@ -169,6 +171,10 @@ class Batch:
     def segments(self) -> list[SegmentInput]:
         """All that the batch reads, in the order of their indexes."""
         return local.all_segments(self.manifest, self.local)
+
+    def _of_origin(self, *origins: names.Origin) -> frozenset[int]:
+        """Indexes of the segments whose frames come from there."""
+        return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.origin in origins)
 
     def _survey(self) -> DataFrame:
         """What the segments hold, and the mutations that teach."""
@@ -294,6 +300,7 @@ class Batch:
             versions=events.versions,
             deletes=events.deletes,
             dropped_before={table_id: dropped_columns(table) for table_id, table in self.altered.items()},
+            untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),
         )
         gathered = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
         return gathered.mapInArrow(folding(explode, joiner(plan)), schema=from_arrow_schema(FOLDED))
@@ -359,6 +366,8 @@ class Batch:
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
             for name, number in (account | {"events": count["events"]}).items():
                 self.accounts[table][name] += number
+            if count["untold"]:
+                self.untold.add(table)
             self.events[table_id, bucket] = count["events"]
             if count["made"] != count["items"] or applied > count["folded"]:
                 wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
@@ -443,7 +452,8 @@ class Batch:
             schema=schema,
             now=self.manifest.now,
             files=[segment.ref.segment.filename for segment in self.segments],
-            hosts=[segment.ref.node.host_id for segment in self.segments],
+            hosts=[segment.ref.node.ring_host or "" for segment in self.segments],
+            read=self._of_origin("snapshot", "reread"),
             expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
             starts=starts,
             before=self.altered,
@@ -491,6 +501,9 @@ class Batch:
     def _commit_state(self, folded: DataFrame, captured: list[Table]) -> dict[str, ShardVersions]:
         """Upsert each touched shard, one task a shard, and collect the versions for the next batch."""
         number, bucket_url = self.manifest.number, self.config.bucket
+        # Of what was read from the ring nothing has to be read again because of that.
+        noted = self.config.cluster.cql is not None and not any(s.ref.node.origin != "log" for s in self.manifest.segments)
+        cluster, now = self.manifest.cluster, self.manifest.now
         places = {key: (*place, self._lease(table, key[1])) for table in captured for key, place in self._shards(table).items()}
 
         def write(batches: Batches) -> Batches:
@@ -499,7 +512,9 @@ class Batch:
                 assert table_id is not None
                 assert bucket is not None
                 uri, base, lease = places[table_id, bucket]
-                after = upsert(uri, base, number, records(run), store, lease)
+                notes = Touched(now)
+                after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
+                notes.put(store, names.touched(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
                 row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
                 yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
@@ -526,7 +541,7 @@ class Batch:
                 warehouse.empty_current(table, self.manifest.number)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
             # The rows of a life that is over went with its DROP; only its changes are history.
-            elif self.accounts[table.label]["events"] and not table.dropped:
+            elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(table, schema, self._of_table(events, table), self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)

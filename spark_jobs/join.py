@@ -21,7 +21,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.plain import Part, PlainRows, looked_up
+from spark_jobs.plain import Part, PlainRows, looked_up, untold
 from spark_jobs.runs import by_shard, whole
 from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.shards import Shard
@@ -79,7 +79,8 @@ class FoldPlan:
     """What a task is told: the schema, between which seconds its clock runs, which version of which shard to read, what events to make.
 
     `dropped_before`: by id, of tables of which other columns count as dropped than for the batch before, what did. Of these all that is in
-    the shard is looked at. `since_of`: by id, of tables that sat out some batches, where their clock has stood since."""
+    the shard is looked at. `since_of`: by id, of tables that sat out some batches, where their clock has stood since. `untold`: indexes of
+    segments, and the stream does not tell what comes of these alone."""
 
     schema: Schema
     now: int
@@ -90,6 +91,7 @@ class FoldPlan:
     engine: Engine = "auto"
     dropped_before: Mapping[bytes, Mapping[str, int]] = field(default_factory=dict)
     since_of: Mapping[bytes, int] = field(default_factory=dict)
+    untold: frozenset[int] = frozenset()
 
 
 def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
@@ -159,7 +161,7 @@ class _ShardJoin:
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
         bulk = plan.engine != "python" and plan.versions == "each" and self.settings.dropped_before is None
-        self.plain = PlainRows(self.settings, self.shard, self.about, FOLDED, self.counts) if bulk else None
+        self.plain = PlainRows(self.settings, self.shard, self.about, FOLDED, self.counts, plan.untold) if bulk else None
 
     def run(self, batches: Batches) -> Iterator[dict[str, Any] | pa.RecordBatch]:
         passed: list[dict[str, Any] | pa.RecordBatch] = []
@@ -246,6 +248,9 @@ class _ShardJoin:
 
     def _event(self, key: bytes, event: Event, first: bool, *, last: bool) -> dict[str, Any]:
         hidden = self.plan.deletes == "one" and first and not event.after.row and event.reason in _COVERING
+        if untold(event.source, self.plan.untold):
+            hidden = True
+            self.counts["untold"] += 1
         columns = {"before": event.before.row, "static_before": event.before.static}
         columns |= {"after": event.after.row, "static_after": event.after.static}
         about = {"ts": event.ts_micro, "reason": event.reason, "copies": event.source}

@@ -41,8 +41,16 @@ class Part(NamedTuple):
 class PlainRows:
     """One shard's plain rows. `counts` are those of the whole shard's join: events are numbered by them."""
 
-    def __init__(self, settings: Settings, shard: Shard, about: dict[str, Any], schema: pa.Schema, counts: Counter[str]) -> None:
-        self.settings, self.shard, self.about, self.schema, self.counts = settings, shard, about, schema, counts
+    def __init__(
+        self,
+        settings: Settings,
+        shard: Shard,
+        about: dict[str, Any],
+        schema: pa.Schema,
+        counts: Counter[str],
+        untold: frozenset[int] = frozenset(),
+    ) -> None:
+        self.settings, self.shard, self.about, self.schema, self.counts, self.untold = settings, shard, about, schema, counts, untold
         self._waiting: pa.RecordBatch | None = None
         # The rows of which a part has gone to the stream: that of the last message, and that of this one.
         self._given_back: list[tuple[bytes, bytes] | None] = [None, None]
@@ -127,14 +135,12 @@ class PlainRows:
         if size == 0:
             return []
         last = np.append(of[1:] != of[:-1], True)
-        first = self.counts["events"]
-        self.counts["events"] += size
         deleted = found.event_deleted.take(pa.array(kept))
         source = rows.items.select(["pk", "ts", "copies"]).take(pa.array(items[number]))
         nothing = pa.repeat(pa.scalar(b"", pa.binary()), size)
         return self._batches(
             "event",
-            seq=pa.array(np.arange(first, first + size)),
+            seq=self._numbered(source["copies"]),
             last=pa.array(last),
             pk=without_prefix(source["pk"], LENGTH_BYTES),
             before=found.versions.take(found.event_before.take(pa.array(kept))),
@@ -145,6 +151,16 @@ class PlainRows:
             reason=pc.if_else(deleted, pa.scalar("row_delete"), pa.scalar(None, pa.string())),
             copies=source["copies"],
         )
+
+    def _numbered(self, copies: Any) -> Any:
+        """The numbers of the next events; null of those that the stream does not tell."""
+        hidden = np.array([untold(each, self.untold) for each in copies.to_pylist()], bool) if self.untold else np.zeros(len(copies), bool)
+        first = self.counts["events"]
+        told = len(hidden) - int(hidden.sum())
+        self.counts["events"] += told
+        if told < len(hidden):
+            self.counts["untold"] += len(hidden) - told
+        return pa.array(first + np.cumsum(~hidden) - 1, mask=hidden)
 
     def _records(self, keys: list[bytes], left: Any, found: bulk.Joined) -> list[pa.RecordBatch]:
         changed = np.flatnonzero(found.changed.to_numpy(zero_copy_only=False) & ~left)
@@ -191,6 +207,11 @@ class _Rows:
             return self
         first, last = np.append(self.begins, self.items.num_rows)[[start, end]].tolist()
         return _Rows(self.items.slice(first, last - first), self.begins[start:end] - first)
+
+
+def untold(copies: Sequence[dict[str, int]] | None, segments: frozenset[int]) -> bool:
+    """Whether a mutation stands in these segments only."""
+    return bool(segments and copies) and all(copy["segment"] in segments for copy in copies or ())
 
 
 def looked_up(shard: Shard, rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[int, int, dict[bytes, bytes]]]:

@@ -34,6 +34,54 @@ class ClusterConfig(_Model):
         description="Keystore (JCEKS or PKCS12) with the keys of encrypted commit logs, a file on every worker; its password is read there "
         "from WRITETIME_KEYSTORE_PASSWORD, a key's own from WRITETIME_KEYSTORE_KEY_PASSWORD.",
     )
+    cql: CqlConfig | None = Field(default=None, description="How tables are read from the ring; absent: they never are.")
+
+
+class CqlConfig(_Model):
+    """CQL to the ring, for what reads tables from it. The password is read on every worker from WRITETIME_CQL_PASSWORD, that of a private
+    key from WRITETIME_CQL_KEY_PASSWORD: neither is part of the configuration, and neither travels."""
+
+    contact_points: list[str] = Field(description="Addresses of some nodes.", min_length=1)
+    port: int = Field(default=9042, ge=1, le=65535, description="CQL port.")
+    username: str | None = Field(default=None, description="CQL user; needs no more than SELECT on what is captured.")
+    tls: CqlTlsConfig | None = Field(default=None, description="Absent: not encrypted. `{}` trusts the system's authorities.")
+    request_seconds: float = Field(default=60.0, gt=0, description="How long one page may take.")
+
+
+class CqlTlsConfig(_Model):
+    """TLS to the ring. All files are PEM, and on every worker."""
+
+    ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted; default: the system's.")
+    certificate: Path | None = Field(default=None, description="Our own certificate, where the ring asks for one.")
+    key: Path | None = Field(default=None, description="Its private key; default: in the file of the certificate.")
+    check_hostname: bool = Field(default=True, description="Whether a node's certificate must have the address by which it is called.")
+
+
+class SnapshotConfig(_Model):
+    """Reading tables from the ring: what a log does not tell of them."""
+
+    mode: Literal["initial", "always", "never"] = Field(
+        default="initial",
+        description="initial: a table that is captured and was never read is read by itself. always: again whenever its cdc was switched "
+        "on again. never: only when told to.",
+    )
+    consistency: Literal["ALL", "EACH_QUORUM", "QUORUM", "LOCAL_QUORUM", "ONE", "LOCAL_ONE"] = Field(
+        default="ALL",
+        description="At less than ALL a row may be missed that is there: what the ring does not show then stays as it is.",
+    )
+    events: Literal["r", "none"] = Field(
+        default="r", description="r: rows that a reading has brought are events of op r. none: they are told by no event."
+    )
+    ranges: int = Field(default=64, ge=1, description="Token ranges that a table is read in, at least; a range is what is read again.")
+    page_rows: int = Field(default=1000, ge=1, description="Rows that are asked for at once.")
+    rows_per_second: int | None = Field(default=None, ge=1, description="Rows a second that are read at most, by all workers together.")
+    readers: int = Field(default=2, ge=1, description="Ranges that are read at once, at most.")
+    attempts: int = Field(default=8, ge=1, description="How often a page is asked for before its range is given up.")
+    margin_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        description="What was written so shortly before a range is read is the log's to tell: clocks of clients and nodes differ.",
+    )
 
 
 class TablesConfig(_Model):
@@ -289,6 +337,7 @@ class PipelineConfig(_Model):
     catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
     warehouse: WarehouseConfig = WarehouseConfig()
     events: EventsConfig = EventsConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
     kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
@@ -368,6 +417,10 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
     if config.cluster.commitlog_keystore is not None:
         keystore = (base / config.cluster.commitlog_keystore).resolve()
         update["cluster"] = config.cluster.model_copy(update={"commitlog_keystore": keystore})
+    if (cql := config.cluster.cql) is not None and cql.tls is not None:
+        files = {name: (base / path).resolve() for name in ("ca", "certificate", "key") if (path := getattr(cql.tls, name)) is not None}
+        cluster = update.get("cluster", config.cluster)
+        update["cluster"] = cluster.model_copy(update={"cql": cql.model_copy(update={"tls": cql.tls.model_copy(update=files)})})
     if config.catalog is not None:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
     if config.node is not None:

@@ -12,8 +12,8 @@
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
     leases/<cluster>/<table id>/g<generation>/b<bucket>.json              who writes to a state shard, and what was written last
-    frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames that no node logged: a bootstrap's, re-read ones, retried ones
-    bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one reading of a table from the ring: its ranges, and how far it is
+    frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames that no node logged: read from the ring, or retried
+    bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one reading of a table from the ring, and how far it is
     bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a range that is finished
     touched/<cluster>/<batch>-<table id>-b<bucket>.json                   keys that are to be read from the ring again
     verify/<cluster>/<utc time>.{json,svg}                                tables compared with the ring: report and picture
@@ -101,9 +101,15 @@ class NodeName:
         match = _MADE.fullmatch(self.host_id) if self.datacenter == FRAMES else None
         return cast(Origin, match[1]) if match else "log"
 
+    @property
+    def ring_host(self) -> str | None:
+        """The node of the ring whose frames they are; None of frames that were made. Of retried ones it is known still."""
+        origin = self.origin
+        return self.host_id if origin == "log" else self.host_id.split("~", 1)[1] if origin == "retry" else None
+
     @classmethod
     def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
-        """The stand-in for a node of frames that no node logged."""
+        """The stand-in for a node of frames that no node logged. The `run` of a retry ends with ~ and the host id of who logged them."""
         return cls(cluster, FRAMES, f"{origin}-{run}")
 
 

@@ -115,6 +115,8 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
         for info in _segments(store, names.incoming_prefix(cluster))
         if (segment := _released(info, held.get(info.name))) is not None
     ]
+    made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held.get(info.name))) is not None]
+    segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is worked off in the order in which it was written.
     segments = sorted(segments, key=lambda s: (s.sealed_at, s.object))[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
@@ -247,6 +249,14 @@ def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | Non
     if entry is None:
         return segment
     return entry.noted(segment) if entry.state == "retry" else None
+
+
+def _of_one_kind(logged: list[SegmentInput], made: list[SegmentInput], sealed: Sealed | None) -> list[SegmentInput]:
+    """Frames of nodes, or frames that no node logged, in turns where there are both: so a batch knows which rows a log has touched."""
+    if not logged or not made:
+        return logged or made
+    last = (names.SegmentRef.from_object(outcome.object).node.origin for outcome in sealed.segments) if sealed else ()
+    return logged if any(origin != "log" for origin in last) else made
 
 
 def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:

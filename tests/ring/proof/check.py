@@ -151,7 +151,7 @@ def _feed(events: list[Event], current: dict[str, Row], teller: _Teller) -> Iter
 
 def _event(event: Event, teller: _Teller) -> Iterator[Mismatch]:
     before, after = event.before, event.after
-    op = "c" if before is None else "d" if after is None else "u"
+    op = ("r" if event.reason == "snapshot" else "c") if before is None else "d" if after is None else "u"
     if event.op != op or (before is None and after is None):
         yield teller.tell("event", event.key, "op", op, str(event))
     if before is None or after is None:

@@ -179,13 +179,13 @@ class Pipeline:
         store = self.store
         if self.kept is not None:
             self.kept.keep_batch(store, self._prefixes(), int(now.timestamp()), self._seen)
-        manifest = plan_ingest(store, CLUSTER, now=now)
+        manifest = plan_ingest(store, self.config.cluster.name, now=now)
         return None if manifest is None else self._run(manifest)
 
     def replay(self, *, now: datetime | None = None) -> Sealed | None:
         """A batch over all that was ever archived."""
         now = now or datetime.now(UTC)
-        manifest = plan_replay(self.store, CLUSTER, start=now - timedelta(days=2), end=now + timedelta(hours=1), now=now)
+        manifest = plan_replay(self.store, self.config.cluster.name, start=now - timedelta(days=2), end=now + timedelta(hours=1), now=now)
         return None if manifest is None else self._run(manifest)
 
     def updates(self, sealed: Sealed) -> int:
@@ -193,7 +193,7 @@ class Pipeline:
         wanted = {names.SegmentRef.from_object(outcome.object) for outcome in sealed.segments}
         count = 0
         # One with a problem was left where it lay.
-        for info in (*self.store.list("cdc_archive/"), *self.store.list(names.incoming_prefix(CLUSTER))):
+        for info in (*self.store.list("cdc_archive/"), *self.store.list(names.incoming_prefix(self.config.cluster.name))):
             if names.SegmentRef.from_object(info.name) in wanted:
                 found = scan(self.store.read(info.name), name=info.name)
                 count += sum(peek(found.body(frame))[0] for frame in found.frames)
@@ -202,7 +202,7 @@ class Pipeline:
     def _run(self, manifest: Manifest) -> Sealed:
         with _Replaced(ingest, "spark_session", self._session):
             sealed = ingest.run(self.config, manifest.number)
-        archive(self.store, CLUSTER, sealed.number)
+        archive(self.store, self.config.cluster.name, sealed.number)
         self.sealed.append(sealed)
         return sealed
 
@@ -215,7 +215,8 @@ class Pipeline:
         return self._spark
 
     def _prefixes(self) -> list[str]:
-        return [names.incoming_prefix(CLUSTER), names.schema_prefix(CLUSTER), names.nodes_prefix(CLUSTER)]
+        cluster = self.config.cluster.name
+        return [names.incoming_prefix(cluster), names.schema_prefix(cluster), names.nodes_prefix(cluster)]
 
 
 class _Replaced:

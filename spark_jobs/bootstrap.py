@@ -1,0 +1,444 @@
+"""The bootstrap job: read tables from the ring, and put what is news into the bucket as frames, which the next batch folds in.
+
+    spark-submit bootstrap.py --config FILE --table ks.t [--token-range A:B]     a table, or a part of it
+    spark-submit bootstrap.py --config FILE --due                                the tables that ought to be read by themselves
+    spark-submit bootstrap.py --config FILE --touched                            the rows that batches have noted, once more
+
+Strategy: a table is read range by range, each by one worker, which is given what the state holds of the range and puts frames only for what
+differs (`writetime.bootstrap.difference`). So a second run adds nothing, counters and lists are compared with what is known of them, and
+what the state has and the ring does not show is found on the way; it is asked for once more before it gets its tombstone. A finished range
+is noted by its worker, and not read again. Nobody has to stop writing, to the ring or to the pipeline: frames merge with the log in any
+order.
+
+Exit code: 0 all read, 1 not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.ring import Ring, as_of, token_of
+from spark_jobs.scan import Batches, chunked
+from spark_jobs.session import spark_session
+from spark_jobs.shards import Shard
+from writetime import names
+from writetime.batch.check import known_schema
+from writetime.batch.documents import Sealed, ShardVersions
+from writetime.batch.plan import history
+from writetime.bootstrap import run as runs
+from writetime.bootstrap.difference import Comparison
+from writetime.bootstrap.frames import FramesWriter, frame
+from writetime.bootstrap.rows import MICROSECONDS, Reading, RingRow, Selection
+from writetime.bootstrap.run import RangeDone, Run
+from writetime.config import CqlConfig, PipelineConfig, SnapshotConfig, load
+from writetime.cql.ordered import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
+from writetime.cql.types import CollectionType, parse_type
+from writetime.errors import BatchError, ConfigError, WritetimeError
+from writetime.join import flat
+from writetime.join.event import split_partition_key
+from writetime.join.head import decode_head
+from writetime.join.order import ClusteringOrder
+from writetime.model import Row
+from writetime.schema.model import Schema, Table
+from writetime.store import Store, open_store
+
+log = structlog.get_logger()
+
+OBJECTS_PER_RANGE: Final = 10_000
+_TOLD_EVERY: Final = 5.0
+"""Seconds between two looks at how far a run is."""
+
+_RECORDS: Final = pa.schema([("range", pa.int32()), ("key", pa.binary()), ("state", pa.binary())])
+"""What the state holds, by range; of each range to be read there is one row without a key."""
+_DONE: Final = pa.schema([("range", pa.int32()), ("rows", pa.int64()), ("frames", pa.int64())])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Read tables from the ring; put what is news into the bucket as frames.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    parser.add_argument("--table", action="append", default=[], help="keyspace.table; may be given several times")
+    parser.add_argument("--token-range", default="", help="A:B: only tokens > A and <= B")
+    parser.add_argument("--due", action="store_true", help="the tables that ought to be read by themselves")
+    parser.add_argument("--touched", action="store_true", help="rows that batches have noted to be read again")
+    parser.add_argument("--json", action="store_true", help="print the runs as JSON, one a line")
+    options = parser.parse_args(arguments)
+    try:
+        made = run(
+            load(options.config),
+            tables=options.table,
+            part=runs.parse_part(options.token_range) if options.token_range else None,
+            due=options.due,
+            touched=options.touched,
+        )
+    except WritetimeError as error:
+        log.error("bootstrap failed", **error.as_dict())
+        print(f"bootstrap failed: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    for each in made:
+        print(each.model_dump_json() if options.json else each.line())  # noqa: T201
+    return 0
+
+
+def run(
+    config: PipelineConfig, *, tables: Sequence[str] = (), part: runs.Range | None = None, due: bool = False, touched: bool = False
+) -> list[Run]:
+    """Read the tables, those due, and the rows that were noted. BatchError at the first that cannot be read to its end."""
+    if config.cluster.cql is None:
+        raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
+    spark = spark_session(config, f"writetime bootstrap {config.pipeline}")
+    try:
+        job = Bootstrap(config, config.cluster.cql, open_store(config.bucket), spark)
+        if touched:
+            job.read_touched()
+        found = [runs.table_named(job.schema, name) for name in tables]
+        found += runs.due(job.store, config) if due else []
+        return [job.read_table(table, part) for table in found]
+    finally:
+        spark.stop()
+
+
+# --- driver -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Bootstrap:
+    """One process of the job. The schema is what the bucket knows, the state that of the last seal."""
+
+    config: PipelineConfig
+    cql: CqlConfig
+    store: Store
+    spark: SparkSession
+
+    def __post_init__(self) -> None:
+        self.cluster = self.config.cluster.name
+        self.schema: Schema = known_schema(self.store, self.cluster).schema()
+        self.sealed: Sealed | None = history(self.store, self.cluster).sealed
+
+    def read_table(self, table: Table, part: runs.Range | None = None) -> Run:
+        """Begin a run, or go on with one, until all its ranges are read."""
+        now = datetime.now(UTC)
+        snapshot = self.config.snapshot
+        plan = self._plan(table)
+        run = runs.unfinished(self.store, self.cluster, table, part)
+        if run is None:
+            with plan.ring() as ring:
+                ranges = runs.split(ring.tokens(), part, snapshot.ranges)
+            run = runs.begin(self.store, self.cluster, table, part=part, ranges=ranges, consistency=snapshot.consistency, now=now)
+        done = runs.finished_ranges(self.store, run)
+        wanted = [number for number in range(len(run.ranges)) if number not in done]
+        log.info("reading a table", table=table.full_name, run=run.run, ranges=len(run.ranges), finished=len(done))
+        with self._telling(run):
+            self._read(plan, run, wanted)
+        run = runs.update(self.store, run, datetime.now(UTC))
+        if run.finished_at is not None and part is None:
+            runs.no_longer_due(self.store, self.cluster, table)
+        return run
+
+    def read_touched(self) -> int:
+        """Read the rows again that batches have noted; how many these are."""
+        by_table: dict[UUID, dict[str, None]] = {}
+        found = []
+        for info in self.store.list(names.touched_prefix(self.cluster)):
+            document = json.loads(self.store.read(info.name))
+            if self.sealed is not None and document["batch"] <= self.sealed.number:
+                found.append(info)
+                by_table.setdefault(UUID(document["table_id"]), {}).update(dict.fromkeys(document["keys"]))
+        count = 0
+        for table_id, keys in by_table.items():
+            table = self.schema.tables.get(table_id)
+            if table is not None and not table.dropped:
+                count += self._read_keys(table, [bytes.fromhex(key) for key in keys])
+        for info in found:
+            self.store.delete(info.name, if_generation=info.generation)
+        return count
+
+    # --- how ---------------------------------------------------------------------------------------------------------------------------
+
+    def _plan(self, table: Table) -> ReadPlan:
+        """What workers are told of a table. BatchError if the ring has another one under its name."""
+        snapshot, datacenter = self.config.snapshot, self.config.cluster.datacenters[0]
+        first = table.id not in runs.read_to_the_end(runs.runs(self.store, self.cluster, table.keyspace, table.name))
+        plan = ReadPlan(self.config.bucket, self.cql, datacenter, snapshot, self.schema, table.id, first)
+        with plan.ring() as ring:
+            if ring.table_id(table.keyspace, table.name) != table.id.bytes:
+                raise BatchError(
+                    "the ring has no such table, or another one of that name",
+                    operation="read a table from the ring",
+                    obj=table.full_name,
+                    retriable=True,
+                    hint="It comes with the next schema that a shipper ships.",
+                )
+        return plan
+
+    def _shards(self, table: Table) -> list[tuple[str, int]]:
+        """Where the table's state is, and its version, of every shard that there is."""
+        versions: ShardVersions | None = self.sealed.state.get(str(table.id)) if self.sealed else None
+        if versions is None:
+            return []
+        places = (
+            (names.state_shard(self.cluster, str(table.id), versions.generation, bucket), version)
+            for bucket, version in enumerate(versions.buckets)
+            if version
+        )
+        return [(self.config.state_url(name), version) for name, version in places]
+
+    def _read(self, plan: ReadPlan, run: Run, wanted: list[int]) -> None:
+        if not wanted:
+            return
+        context = self.spark.sparkContext
+        schema = from_arrow_schema(_RECORDS)
+        markers = self.spark.createDataFrame([(number, None, None) for number in wanted], schema=schema)
+        shards = self._shards(plan.table)
+        found = markers
+        if shards:
+            places = self.spark.createDataFrame(context.parallelize(shards, len(shards)), schema="uri string, version long")
+            found = markers.unionByName(places.mapInArrow(_by_range(run, frozenset(wanted)), schema=schema))
+        readers = min(len(wanted), self.config.snapshot.readers)
+        # A range's marker comes first: nulls do.
+        sorted_ = found.repartition(readers, "range").sortWithinPartitions("range", "key")
+        done = sorted_.mapInArrow(_reader(plan, run, readers), schema=from_arrow_schema(_DONE)).collect()
+        if missing := set(wanted) - {row.range for row in done}:
+            raise BatchError(f"{len(missing)} ranges were not read", operation="read a table from the ring", obj=run.name, retriable=True)
+
+    def _read_keys(self, table: Table, keys: list[bytes]) -> int:
+        assert self.sealed is not None
+        plan, shards = self._plan(table), self._shards(table)
+        readers = min(len(keys), self.config.snapshot.readers)
+        node = names.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{str(table.id)[:8]}")
+
+        def read(part: int, rows: Iterable[bytes]) -> Iterator[int]:
+            wanted = sorted(rows)
+            states = {key: state for uri, version in shards for key, state in Shard(uri, version).get(wanted).items()}
+            with TableReader(plan, node, first=part * OBJECTS_PER_RANGE + 1, readers=readers) as reader:
+                for key in wanted:
+                    reader.again(key, states.get(key, b""))
+            yield reader.frames
+
+        made = self.spark.sparkContext.parallelize(keys, readers).mapPartitionsWithIndex(read).sum()
+        log.info("read again", table=table.full_name, rows=len(keys), frames=made)
+        return len(keys)
+
+    @contextmanager
+    def _telling(self, run: Run) -> Iterator[None]:
+        """Write down now and then how far the run is, and tell it."""
+        stop = threading.Event()
+
+        def tell() -> None:
+            while not stop.wait(_TOLD_EVERY):
+                now = runs.update(self.store, run, datetime.now(UTC))
+                log.info("reading", table=f"{run.keyspace}.{run.table}", rows=now.rows, frames=now.frames, remaining=now.remaining)
+
+        teller = threading.Thread(target=tell, daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            teller.join()
+
+
+def _by_range(run: Run, wanted: frozenset[int]) -> Callable[[Batches], Batches]:
+    """Shards -> their records, each with the range that its partition is of."""
+    ends = [end for _, end in run.ranges]
+
+    def records(batches: Batches) -> Batches:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield from chunked(_placed(Shard(row["uri"], row["version"]).scan(b"", PAST_RECORDS)), _RECORDS)
+
+    def _placed(found: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[str, Any]]:
+        for pk, group in groupby(found, key=lambda record: split_record_key(record[0])[0]):
+            token = token_of(pk)
+            number = bisect_left(ends, token)
+            if number in wanted and token > run.ranges[number][0]:
+                yield from ({"range": number, "key": key, "state": state} for key, state in group)
+
+    return records
+
+
+def _reader(plan: ReadPlan, run: Run, readers: int) -> Callable[[Batches], Batches]:
+    """_RECORDS, sorted, -> _DONE."""
+
+    def read(batches: Batches) -> Batches:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for number, group in groupby(rows, key=lambda row: row["range"]):
+            states = {row["key"]: row["state"] for row in group if row["key"] is not None}
+            with TableReader(plan, run.node, first=number * OBJECTS_PER_RANGE + 1, readers=readers) as reader:
+                reader.read(run.ranges[number], states)
+            done = RangeDone(rows=reader.rows, frames=reader.frames, objects=reader.objects)
+            runs.finish_range(open_store(plan.bucket), run, number, done)
+            yield pa.RecordBatch.from_pylist([{"range": number, "rows": done.rows, "frames": done.frames}], schema=_DONE)
+
+    return read
+
+
+# --- worker -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What a worker is told. No secret is part of it."""
+
+    bucket: str
+    cql: CqlConfig
+    datacenter: str
+    snapshot: SnapshotConfig
+    schema: Schema
+    table_id: UUID
+    first: bool
+
+    @property
+    def table(self) -> Table:
+        return self.schema.tables[self.table_id]
+
+    def ring(self) -> Ring:
+        snapshot = self.snapshot
+        return Ring(
+            self.cql,
+            datacenter=self.datacenter,
+            consistency=snapshot.consistency,
+            page_rows=snapshot.page_rows,
+            attempts=snapshot.attempts,
+        )
+
+
+@dataclass
+class TableReader:
+    """Reads rows of a table from the ring; puts frames for what differs from their states. To be left by `with`, which puts the last."""
+
+    plan: ReadPlan
+    node: names.NodeName
+    first: int
+    readers: int = 1
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        plan, table, types = self.plan, self.plan.table, self.plan.schema.types
+        self._ring = plan.ring()
+        self._selection = Selection(table, types, of_elements=self._ring.tells_of_elements)
+        self._keys, self._order = RowKeys(table, types), ClusteringOrder(table, types)
+        kinds = {column.name: parse_type(column.type, table.keyspace, types) for column in (*table.static_columns, *table.regular_columns)}
+        lists = frozenset(name for name, kind in kinds.items() if _is_list(kind))
+        untold = frozenset() if self._ring.tells_of_elements else frozenset(name for name, kind in kinds.items() if kind.multicell)
+        self._comparison = Comparison(lists, untold, table.is_counter, plan.snapshot.consistency == "ALL", plan.first)
+        self._as_of = as_of(plan.snapshot.margin_seconds)
+        self._began = time.monotonic()
+        sealed_at = datetime.fromtimestamp(self._as_of / MICROSECONDS, UTC)
+        self._writer = FramesWriter(open_store(plan.bucket), self.node, sealed_at, self.first)
+
+    def __enter__(self) -> TableReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ring.__exit__(None, None, None)
+        if kind is None:
+            self._writer.flush()
+
+    @property
+    def frames(self) -> int:
+        return self._writer.count
+
+    @property
+    def objects(self) -> list[str]:
+        return self._writer.objects
+
+    def read(self, part: runs.Range, states: Mapping[bytes, bytes]) -> None:
+        """All rows of a range; `states`, what is remembered of them by record key."""
+        rest = dict(states)
+        last: bytes | None = None
+        for page in self._ring.pages(self._selection.of_range(), [_bigint(token) for token in part], self._as_of):
+            for answer in page.rows:
+                row = self._selection.row(answer, page.reading)
+                if row.key != last:
+                    last = row.key
+                    self._statics(row.key, rest.pop(record_key(row.key), b""), row, page.reading)
+                if row.clustering is not None:
+                    state = rest.pop(record_key(row.key, self._keys.key(row.clustering)), b"")
+                    self._row(row.key, state, row, page.reading)
+            self.rows += len(page.rows)
+            self._pause()
+        # Asked for once more: only what is not there now either was deleted.
+        reading = Reading(self._as_of, self._as_of // MICROSECONDS)
+        for key, state in sorted(rest.items()):
+            if self._is_phantom(key, state, reading):
+                self.again(key, state)
+
+    def again(self, key: bytes, state: bytes) -> None:
+        """One record: ask the ring for its row, or for its partition's static cells."""
+        pk, name = split_record_key(key)
+        parts = split_partition_key(pk, len(self.plan.table.partition_key))
+        if name == HEAD:
+            page = self._ring.rows(self._selection.of_statics(), parts, self._as_of)
+            found = [self._selection.row(answer, page.reading) for answer in page.rows]
+            self._statics(pk, state, found[0] if found else None, self._now(page.reading))
+            return
+        if not state:
+            # It was forgotten since.
+            return
+        clustering = flat.decode(state).clustering or ()
+        page = self._ring.rows(self._selection.of_row(), [*parts, *clustering], self._as_of)
+        rows = [self._selection.row(answer, page.reading) for answer in page.rows]
+        self._row(pk, state, next((row for row in rows if row.clustering is not None), None), self._now(page.reading))
+
+    # --- comparing ---------------------------------------------------------------------------------------------------------------------
+
+    def _statics(self, key: bytes, state: bytes, row: RingRow | None, reading: Reading) -> None:
+        if self.plan.table.static_columns:
+            self._put(key, self._comparison.statics(self._static(state), row.static_cells if row else (), reading))
+
+    def _row(self, key: bytes, state: bytes, row: RingRow | None, reading: Reading) -> None:
+        ring = Row(row.clustering, cells=row.cells) if row is not None else None
+        self._put(key, self._comparison.row(flat.decode(state) if state else None, ring, reading))
+
+    def _is_phantom(self, key: bytes, state: bytes, reading: Reading) -> bool:
+        if split_record_key(key)[1] == HEAD:
+            return self._comparison.statics(self._static(state), (), reading) is not None
+        return self._comparison.row(flat.decode(state), None, reading) is not None
+
+    def _static(self, state: bytes) -> Row | None:
+        update = decode_head(state, self._order).update
+        return None if update is None else update.static_row
+
+    def _put(self, key: bytes, row: Row | None) -> None:
+        if row is not None:
+            self._writer.add(frame(self.plan.table, self.plan.schema, key, row))
+
+    def _now(self, reading: Reading) -> Reading:
+        """Of an answer without rows the clock is not known: that of the beginning is early enough."""
+        return reading if reading.now > 0 else Reading(self._as_of, self._as_of // MICROSECONDS)
+
+    def _pause(self) -> None:
+        """Keep to this reader's share of the rate."""
+        rate = self.plan.snapshot.rows_per_second
+        if rate is not None:
+            ahead = self.rows / (rate / self.readers) - (time.monotonic() - self._began)
+            time.sleep(max(0.0, ahead))
+
+
+def _is_list(kind: Any) -> bool:
+    return isinstance(kind, CollectionType) and kind.multicell and kind.kind == "list"
+
+
+def _bigint(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The rows that a log has touched and that rest on something nobody knows (`writetime.bootstrap.opaque`): noted as a batch writes them, to
+be read from the ring again by the bootstrap job. The note is the same however often a batch is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from spark_jobs.shards import Record
+from writetime.bootstrap.opaque import is_opaque
+from writetime.cql.ordered import HEAD, split_record_key
+from writetime.store import Store
+
+
+class Touched:
+    """Keys of such records among those of one shard, at `now` (s)."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+        self._keys: list[str] = []
+
+    def of(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The same records."""
+        for record in records:
+            if record.state and is_opaque(record.state, self._now, head=split_record_key(record.key)[1] == HEAD):
+                self._keys.append(record.key.hex())
+            yield record
+
+    def put(self, store: Store, name: str, batch: int, table_id: bytes) -> None:
+        """Nothing if there are none."""
+        if self._keys:
+            document = {"batch": batch, "table_id": str(UUID(bytes=table_id)), "keys": sorted(self._keys)}
+            store.put(name, json.dumps(document, indent=1).encode() + b"\n")

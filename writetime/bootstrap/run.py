@@ -1,0 +1,248 @@
+"""A run: one reading of a table, or of a part of it, and how far it is. Documents in the bucket, for `cat`; knows no driver and no Spark.
+
+    <run>.json            what is read, the ranges, and how far it is: `rows` scanned, `frames` made, `remaining` ranges. Written as it goes
+    <run>/<range>.json    created when a range is finished: a run that is started again goes by these
+
+A run that is not finished is gone on with, whoever started it. A range that was read twice does no harm, so nobody holds a lease.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Final
+from uuid import UUID
+
+from pydantic import Field
+
+from writetime import names
+from writetime.batch.check import known_schema
+from writetime.batch.documents import Document
+from writetime.config import PipelineConfig
+from writetime.errors import ConfigError, PreconditionFailed
+from writetime.schema.model import Schema, Table
+from writetime.store import Store
+
+LOWEST: Final = -(2**63)
+HIGHEST: Final = 2**63 - 1
+"""Tokens of the Murmur3 partitioner. The lowest is nobody's."""
+_RING: Final = 2**64
+
+Range = tuple[int, int]
+"""Tokens > start and <= end."""
+
+
+class Run(Document):
+    """`part` None: the whole ring. `finished_at` None: not finished."""
+
+    run: str
+    cluster: str
+    keyspace: str
+    table: str
+    table_id: UUID
+    consistency: str
+    part: Range | None = None
+    ranges: list[Range]
+    started_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    rows: int = Field(default=0, description="Rows that the ring has answered with.")
+    frames: int = Field(default=0, description="Rows of which something was news, as frames in the bucket.")
+    remaining: int = Field(description="Ranges that are not finished.")
+
+    @property
+    def name(self) -> str:
+        return names.bootstrap_run(self.cluster, self.keyspace, self.table, self.run)
+
+    @property
+    def node(self) -> names.NodeName:
+        """In whose name its frames come in."""
+        return names.NodeName.made(self.cluster, "snapshot", self.run)
+
+    def range_name(self, number: int) -> str:
+        return names.bootstrap_range(self.cluster, self.keyspace, self.table, self.run, number)
+
+    def line(self) -> str:
+        """How far it is, for people."""
+        state = "finished" if self.finished_at else f"{self.remaining} of {len(self.ranges)} ranges remain"
+        return f"{self.keyspace}.{self.table}, run {self.run}: {self.rows} rows read, {self.frames} were news, {state}"
+
+
+class RangeDone(Document):
+    """A range that is finished: its rows, its frames and the objects that hold them."""
+
+    rows: int
+    frames: int
+    objects: list[str]
+
+
+# --- ranges -------------------------------------------------------------------------------------------------------------------------
+
+
+def parse_part(text: str) -> Range:
+    """`A:B`: tokens > A and <= B; from the lowest to the highest if one is left out. ConfigError for what is none."""
+    start, colon, end = text.partition(":")
+    try:
+        found = int(start or LOWEST), int(end or HIGHEST)
+    except ValueError:
+        colon = ""
+        found = (0, 0)
+    if not colon or not LOWEST <= found[0] < found[1] <= HIGHEST:
+        raise ConfigError(
+            "is no range of tokens", operation="read a token range", obj=text, hint=f"Write A:B with {LOWEST} <= A < B <= {HIGHEST}."
+        )
+    return found
+
+
+def split(tokens: Sequence[int], part: Range | None, wanted: int) -> list[Range]:
+    """The ring, or a part of it, in at least about `wanted` ranges, none of which is of two owners. They ascend and do not overlap."""
+    start, end = part or (LOWEST, HIGHEST)
+    cuts = [start, *sorted({token for token in tokens if start < token < end}), end]
+    most = max(1, -(-(end - start) // max(1, wanted)))
+    found: list[Range] = []
+    for low, high in pairwise(cuts):
+        pieces = -(-(high - low) // most)
+        edges = [low + (high - low) * at // pieces for at in range(pieces + 1)]
+        found += pairwise(edges)
+    return found
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------------------------
+
+
+def begin(store: Store, cluster: str, table: Table, *, part: Range | None, ranges: Sequence[Range], consistency: str, now: datetime) -> Run:
+    """A new run."""
+    run = Run(
+        run=f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
+        cluster=cluster,
+        keyspace=table.keyspace,
+        table=table.name,
+        table_id=table.id,
+        consistency=consistency,
+        part=part,
+        ranges=list(ranges),
+        started_at=now,
+        updated_at=now,
+        remaining=len(ranges),
+    )
+    store.put(run.name, run.to_bytes(), if_generation=0)
+    return run
+
+
+def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Iterator[Run]:
+    """The runs of all tables, or of one, the oldest of a table first."""
+    prefix = names.bootstrap_prefix(cluster, keyspace, table)
+    depth = names.bootstrap_run(cluster, "k", "t", "r").count("/")
+    for info in store.list(prefix):
+        if info.name.endswith(".json") and info.name.count("/") == depth:
+            yield Run.model_validate_json(store.read(info.name))
+
+
+def unfinished(store: Store, cluster: str, table: Table, part: Range | None) -> Run | None:
+    """The run of this life of the table, and of this part of it, to go on with."""
+    found = [run for run in runs(store, cluster, table.keyspace, table.name) if run.finished_at is None]
+    return next((run for run in reversed(found) if (run.table_id, run.part) == (table.id, part)), None)
+
+
+def read_to_the_end(found: Iterable[Run]) -> set[UUID]:
+    """Ids of the tables of which one of these runs has read all."""
+    return {run.table_id for run in found if run.part is None and run.finished_at is not None}
+
+
+def finished_ranges(store: Store, run: Run) -> dict[int, RangeDone]:
+    """By number."""
+    prefix = run.name.removesuffix(".json") + "/"
+    found = ((info.name, store.read(info.name)) for info in store.list(prefix))
+    return {int(name.rpartition("/")[2].removesuffix(".json")): RangeDone.model_validate_json(data) for name, data in found}
+
+
+def finish_range(store: Store, run: Run, number: int, done: RangeDone) -> None:
+    try:
+        store.put(run.range_name(number), done.to_bytes(), if_generation=0)
+    except PreconditionFailed:
+        # Another process has read the range too.
+        return
+
+
+def update(store: Store, run: Run, now: datetime) -> Run:
+    """Write down how far the run is."""
+    done = finished_ranges(store, run)
+    remaining = len(run.ranges) - len(done)
+    after = run.model_copy(
+        update={
+            "rows": sum(each.rows for each in done.values()),
+            "frames": sum(each.frames for each in done.values()),
+            "remaining": remaining,
+            "updated_at": now,
+            "finished_at": run.finished_at or (None if remaining else now),
+        }
+    )
+    store.put(run.name, after.to_bytes())
+    return after
+
+
+# --- what is due --------------------------------------------------------------------------------------------------------------------
+
+
+class Captured(Document):
+    """The tables (ids) that were captured when it was last looked, and those that have been switched on since and were not read yet."""
+
+    tables: list[UUID] = Field(default=[])
+    due: list[UUID] = Field(default=[])
+
+
+def due(store: Store, config: PipelineConfig) -> list[Table]:
+    """The tables that ought to be read by themselves: by mode `initial` those captured ones that never were, or not to their end; by
+    `always` also those whose cdc was switched on again. Notes what is captured now."""
+    cluster, mode = config.cluster.name, config.snapshot.mode
+    if mode == "never" or config.cluster.cql is None:
+        return []
+    schema = known_schema(store, cluster).schema()
+    captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and _wanted(table, config)]
+    found = list(runs(store, cluster))
+    finished = read_to_the_end(found)
+    open_runs = {run.table_id for run in found if run.part is None and run.finished_at is None}
+    name = f"{names.bootstrap_prefix(cluster)}captured.json"
+    before = Captured.read(store, name) or Captured()
+    again = {table.id for table in captured if table.id not in before.tables} | set(before.due)
+    after = Captured(tables=sorted((table.id for table in captured), key=str), due=sorted(again, key=str) if mode == "always" else [])
+    if after != before:
+        store.put(name, after.to_bytes())
+    wanted = [
+        table for table in captured if table.id not in finished or table.id in open_runs or (mode == "always" and table.id in after.due)
+    ]
+    return sorted(wanted, key=lambda table: table.full_name)
+
+
+def no_longer_due(store: Store, cluster: str, table: Table) -> None:
+    """Its run is finished."""
+    name = f"{names.bootstrap_prefix(cluster)}captured.json"
+    before = Captured.read(store, name)
+    if before is not None and table.id in before.due:
+        store.put(name, before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
+
+
+def _wanted(table: Table, config: PipelineConfig) -> bool:
+    tables = config.tables
+    included = any(fnmatchcase(table.full_name, pattern) for pattern in tables.include)
+    return included and not any(fnmatchcase(table.full_name, pattern) for pattern in tables.exclude)
+
+
+def table_named(schema: Schema, full_name: str) -> Table:
+    """The living table of that name (`keyspace.table`; a name that is not plain in double quotes). ConfigError if nobody has told of it."""
+    for table in schema.tables.values():
+        if not table.dropped and full_name in (table.full_name, table.label, f"{_quoted(table.keyspace)}.{_quoted(table.name)}"):
+            return table
+    raise ConfigError(
+        "the bucket knows of no such table",
+        operation="find a table",
+        obj=full_name,
+        hint="Its schema comes with the shippers: do they run?",
+    )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
