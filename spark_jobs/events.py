@@ -1,14 +1,14 @@
 """From raw events to typed ones, on the way to the sinks. A function for `mapInArrow`.
 
 In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: the same in the order in which they came, with their `ordinal`
-and an event's dictionary (see `telling`) as a pickle in `payload`. Every value was looked at when it came in (`explode`), so nothing can
-fail here.
+and an event's dictionary (see `telling`) as a pickle in `payload`: columns and rows as `writetime.columns` lets them out. Every value was
+looked at when it came in (`explode`), so nothing can fail here.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +19,7 @@ from spark_jobs import telling
 from spark_jobs.packs import unpacked
 from spark_jobs.rows import RowShape, why_not
 from spark_jobs.scan import Batches, chunked
+from writetime.columns import Rules
 from writetime.commitlog.mutation import decode_update
 from writetime.cql.names import to_column
 from writetime.join import flat
@@ -48,6 +49,7 @@ class EventPlan:
     expected: dict[bytes, int]
     starts: dict[tuple[bytes, int], int] = field(default_factory=dict)
     before: dict[bytes, Table] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
     read: frozenset[int] = frozenset()
 
 
@@ -67,10 +69,11 @@ def _typed(row: dict[str, Any], plan: EventPlan, tables: dict[bytes, TypedEvents
     table_id = row["table_id"]
     if table_id not in tables:
         tables[table_id] = TypedEvents(plan, UUID(bytes=table_id))
-    payload = pickle.dumps(tables[table_id].event(row))
-    # What the stream does not tell has no place in it.
-    ordinal = None if row["seq"] is None else plan.starts[table_id, row["bucket"]] + row["seq"] + 1
-    return {"table_id": table_id, "ordinal": ordinal, "last": row["last"], "payload": payload}
+    event = tables[table_id].event(row)
+    # What the stream does not tell has no place in it; nor has a row that a filter hides, before and after.
+    hidden = row["kind"] != "deletion" and event["before"] is None and event["after"] is None
+    ordinal = None if row["seq"] is None or hidden else plan.starts[table_id, row["bucket"]] + row["seq"] + 1
+    return {"table_id": table_id, "ordinal": ordinal, "last": row["last"], "payload": pickle.dumps(event)}
 
 
 class TypedEvents:
@@ -80,9 +83,12 @@ class TypedEvents:
         self.plan = plan
         self.table = plan.schema.tables[table_id]
         # What a dropped column held is told once more: it is what changes.
-        shown = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
-        self.view = TableView(shown, plan.schema.types)
-        self.shape = RowShape.of(shown, plan.schema)
+        whole = _with_dropped(self.table, plan.before.get(table_id.bytes, self.table), plan.schema)
+        self.view = TableView(whole, plan.schema.types)
+        self.clear = RowShape.of(whole, plan.schema)
+        rules = plan.rules.of(whole, plan.schema.types)
+        self.shape = RowShape.of(rules.shown(), plan.schema)
+        self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
 
     def event(self, row: dict[str, Any]) -> dict[str, Any]:
         """The event of a FOLDED row as a dictionary."""
@@ -95,14 +101,29 @@ class TypedEvents:
         event = self.view.event(row["pk"], RowChange(shown.clustering, before, after, None, row["ts"], row["reason"]))
         if row["copies"] and after is not None and all(copy["segment"] in self.plan.read for copy in row["copies"]):
             event |= {"reason": SNAPSHOT, "op": READ if before is None else event["op"]}
-        values = {part: self.shape.values(event[part]) for part in ("key", "before", "after")}
-        changed = [name for name in event["changed"] if _shows(to_column(name), values["before"], values["after"])]
-        return {**event, **values, "changed": changed, "now": self.plan.now, **self._source(row["copies"])}
+        if self._filters:
+            event |= self._filtered(event)
+        values = {part: None if event[part] is None else self._shown(event[part]) for part in ("key", "before", "after")}
+        there = [name for name in event["changed"] if name in self.shape.columns]
+        changed = [name for name in there if _shows(to_column(name), values["before"], values["after"])]
+        facts = {fact: {name: at for name, at in event[fact].items() if name in self.shape.columns} for fact in ("writetime", "expires_at")}
+        return {**event, **values, **facts, "changed": changed, "now": self.plan.now, **self._source(row["copies"])}
+
+    def _shown(self, values: dict[str, Any]) -> dict[str, Any] | None:
+        """What everybody sees of a row's, a key's or a bound's values, by column of the warehouse."""
+        return self.shape.values(self._change(values))
+
+    def _filtered(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Without the rows that are not shown: one that comes to be shown is created, one that no longer is, is deleted."""
+        before, after = (row if row is not None and self._keeps(row) else None for row in (event["before"], event["after"]))
+        if after is None:
+            return {"before": before, "after": None, "op": "d", "writetime": {}, "expires_at": {}}
+        return {"before": before, "after": after, "op": "c" if before is None and event["op"] == "u" else event["op"]}
 
     def _deletion(self, row: dict[str, Any]) -> dict[str, Any]:
         update = decode_update(row["before"], self.table)
-        key = self.shape.values(self.view.key_values(row["pk"], None)) or {}
-        within = telling.bounds(self.shape, update.range_tombstones[0]) if update.range_tombstones else None
+        key = self._shown(self.view.key_values(row["pk"], None)) or {}
+        within = telling.bounds(self.clear, update.range_tombstones[0], self._shown) if update.range_tombstones else None
         return telling.deletion(key=key, within=within, ts_micro=row["ts"], now=self.plan.now, source=self._source(row["copies"]))
 
     def _source(self, copies: list[dict[str, int]] | None) -> dict[str, Any]:

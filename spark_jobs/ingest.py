@@ -204,13 +204,21 @@ class Batch:
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
         warehouse = self._warehouse()
         with ThreadPoolExecutor(_COMMITTERS) as pool:
-            reasons = list(pool.map(lambda table: why_not(table, schema) or warehouse.why_not(table), wanted))
+            reasons = list(pool.map(lambda table: self._why_not(table, schema) or warehouse.why_not(table), wanted))
         self.refused = {table.id: reason for table, reason in zip(wanted, reasons, strict=True) if reason}
         captured = [table for table in wanted if table.id not in self.refused]
         if again:
             self.earlier = [table for table in schema.tables.values() if table.id in learner.cdc_ever]
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
+
+    def _why_not(self, table: Table, schema: Schema) -> str | None:
+        """Why the table's rows cannot be shown as things stand, or as the configuration wants them."""
+        return why_not(table, schema) or self.config.columns.rules.of(table, schema.types).why_not()
+
+    def _shown(self, table: Table, schema: Schema) -> Table:
+        """The table as the warehouse and all behind it see it."""
+        return self.config.columns.rules.of(table, schema.types).shown()
 
     def _compare(self, known: Schema, schema: Schema, captured: list[Table]) -> None:
         """Note what has become of each table since it was last captured: mostly by the base, of which `known` is the schema."""
@@ -457,6 +465,7 @@ class Batch:
             expected={table.id.bytes: self._expected_replicas(schema, table) for table in captured},
             starts=starts,
             before=self.altered,
+            rules=self.config.columns.rules,
         )
         events = folded.filter(F.col("kind") == EVENTS).select("state")
         made = events.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
@@ -488,7 +497,7 @@ class Batch:
         def commit(table: Table) -> None:
             if table.id in told:
                 mine = self._of_table(events, table).filter("ordinal IS NOT NULL")
-                warehouse.write_changes(table, schema, mine, self.manifest.number)
+                warehouse.write_changes(self._shown(table, schema), schema, mine, self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
 
         _for_each(captured, commit)
@@ -543,10 +552,10 @@ class Batch:
             # The rows of a life that is over went with its DROP; only its changes are history.
             elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
-                write(table, schema, self._of_table(events, table), self.manifest.number)
+                write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
             elif table.id in self.reshaped:
-                warehouse.follow(table, schema, self.manifest.number)
+                warehouse.follow(self._shown(table, schema), schema, self.manifest.number)
 
         _for_each(captured, commit)
 

@@ -7,7 +7,7 @@ takes them), `op`, `reason`, `changed` (CQL names), `writetime`, `expires_at`, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_jobs.rows import RowShape
@@ -48,13 +48,14 @@ def _of_no_row(ts_micro: int, now: int) -> Event:
     return {"before": None, "after": None, "changed": [], "writetime": {}, "expires_at": {}, "ts_micro": ts_micro, "now": now}
 
 
-def bounds(shape: RowShape, tombstone: RangeTombstone) -> dict[str, Any]:
-    """Where a range begins and ends, as `deletion` takes it. DecodeError for a value that is none of its column's type."""
+def bounds(shape: RowShape, tombstone: RangeTombstone, shown: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[str, Any]:
+    """Where a range begins and ends, as `deletion` takes it; `shown` makes of values by CQL name what the warehouse holds. DecodeError for
+    a value that is none of its column's type."""
 
     def prefix(bound: Bound) -> dict[str, Any] | None:
         named = zip(shape.table.clustering, bound.values, strict=False)
         values = {column.name: None if raw is None else shape.columns[column.name].decode(raw) for column, raw in named}
-        return shape.values(values) or None
+        return shown(values) or None
 
     start, end = tombstone.start, tombstone.end
     inclusive = {"start_inclusive": start.inclusive, "end_inclusive": end.inclusive}

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from writetime import columns
 from writetime.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -99,6 +100,82 @@ class TablesConfig(_Model):
         return patterns
 
 
+class ColumnsConfig(_Model):
+    """Which columns and rows leave the ring, and how. Beside the keys below there are `column.mask.hash.<algorithm>.with.salt`,
+    `column.mask.with.<n>.chars` and `column.truncate.to.<n>.chars`. Patterns are regular expressions for the whole of
+    keyspace.table.column, as a list or separated by commas."""
+
+    include: list[str] = Field(default=[], alias="column.include.list", description="Only these columns, and all keys.")
+    exclude: list[str] = Field(default=[], alias="column.exclude.list", description="All columns but these.")
+    hashes: dict[str, list[str]] = Field(default={}, description="Columns that are hashed, by algorithm.")
+    masks: dict[int, list[str]] = Field(default={}, description="Columns that become asterisks, by how many.")
+    cuts: dict[int, list[str]] = Field(default={}, description="Texts that are cut, by how many characters stay.")
+    salt: SecretStr | None = Field(default=None, description="Salt of the hashes; write ${NAME} and set it in the environment.")
+    rows: dict[str, str] = Field(
+        default={}, description="By keyspace.table which rows leave: a Python expression such as `region == 'eu' and total > 3`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gathers_by_number(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        plain: dict[str, Any] = {}
+        for key, value in given.items():
+            where, found = next(((name, m[1]) for name, each in _BY_NUMBER.items() if (m := each.fullmatch(str(key)))), (key, None))
+            value = [each.strip() for each in value.split(",")] if isinstance(value, str) and str(key).startswith("column.") else value
+            if found is None:
+                plain[where] = value
+            else:
+                plain[where] = {**plain.get(where, {}), found: value}
+        return plain
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _are_patterns(cls, patterns: list[str]) -> list[str]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"`{pattern}` is no regular expression: {error}") from error
+        return patterns
+
+    @field_validator("hashes", "masks", "cuts")
+    @classmethod
+    def _hold_patterns(cls, by_number: dict[Any, list[str]]) -> dict[Any, list[str]]:
+        for patterns in by_number.values():
+            cls._are_patterns(patterns)
+        return {columns.algorithm(key) if isinstance(key, str) else key: patterns for key, patterns in by_number.items()}
+
+    @field_validator("rows")
+    @classmethod
+    def _are_filters(cls, rows: dict[str, str]) -> dict[str, str]:
+        for text in rows.values():
+            columns.parse_filter(text)
+        return rows
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ColumnsConfig:
+        if self.include and self.exclude:
+            raise ValueError("column.include.list and column.exclude.list exclude each other")
+        if self.hashes and (self.salt is None or not self.salt.get_secret_value()):
+            raise ValueError("hashes need a `salt`: write ${NAME} and set it in the environment")
+        return self
+
+    @property
+    def rules(self) -> columns.Rules:
+        """The same for the core."""
+        salt = self.salt.get_secret_value() if self.salt else ""
+        return columns.Rules(self.include, self.exclude, self.hashes, self.masks, self.cuts, self.rows, salt)
+
+
+_BY_NUMBER = {
+    "hashes": re.compile(r"column\.mask\.hash(?:\.v2)?\.([\w-]+)\.with\.salt"),
+    "masks": re.compile(r"column\.mask\.with\.(\d+)\.chars"),
+    "cuts": re.compile(r"column\.truncate\.to\.(\d+)\.chars"),
+}
+
+
 class CatalogConfig(_Model):
     """The Iceberg catalog that the warehouse tables live in."""
 
@@ -161,9 +238,6 @@ class KafkaConfig(_Model):
     tombstones_on_delete: bool = Field(
         default=True, alias="tombstones.on.delete", description="A delete event is followed by a null record."
     )
-    producer: dict[str, str | int | bool] = Field(
-        default={}, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
-    )
     format: Literal["json", "json-schema", "avro"] = Field(
         default="json",
         description="json: plain. json-schema: with a Kafka Connect schema in each record. avro: Confluent's wire format, by a registry.",
@@ -195,6 +269,9 @@ class KafkaConfig(_Model):
     schema_registry_key: Path | None = Field(
         default=None, alias="schema.registry.ssl.key.location", description="Its private key; default: in the certificate's file."
     )
+    producer: dict[str, str | int | bool] = Field(
+        default={}, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
+    )
 
     @model_validator(mode="after")
     def _avro_has_a_registry(self) -> KafkaConfig:
@@ -218,6 +295,11 @@ class AirflowConfig(_Model):
     ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
     publish_fallback: str | None = Field(
         default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch; null: none."
+    )
+    bootstrap_schedule: str | None = Field(
+        default="*/10 * * * *",
+        description="Cron expression (UTC) by which cdc_bootstrap looks for tables that are due and rows to be read again; null: only when "
+        "triggered.",
     )
     maintain_schedule: str | None = Field(
         default="17 3 * * *", description="Cron expression of cdc_maintain (UTC); null: only when triggered."
@@ -336,6 +418,7 @@ class PipelineConfig(_Model):
     tables: TablesConfig = TablesConfig()
     catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
     warehouse: WarehouseConfig = WarehouseConfig()
+    columns: ColumnsConfig = ColumnsConfig()
     events: EventsConfig = EventsConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
@@ -423,6 +506,10 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         update["cluster"] = cluster.model_copy(update={"cql": cql.model_copy(update={"tls": cql.tls.model_copy(update=files)})})
     if config.catalog is not None:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
+    if config.kafka is not None:
+        files = {name: getattr(config.kafka, f"schema_registry_{name}") for name in ("ca", "certificate", "key")}
+        given = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}
+        update["kafka"] = config.kafka.model_copy(update=given)
     if config.node is not None:
         paths = {name: getattr(config.node, name) for name in ("cdc_raw", "schema_file", "state_dir")}
         absolute: dict[str, Any] = {name: (base / path).resolve() for name, path in paths.items() if path is not None}
@@ -432,8 +519,4 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
             files = {name: path for name in ("ca", "certificate", "key") if (path := getattr(tls, name)) is not None}
             absolute["tls"] = tls.model_copy(update={name: (base / path).resolve() for name, path in files.items()})
         update["node"] = config.node.model_copy(update=absolute)
-    if config.kafka is not None:
-        files = {name: getattr(config.kafka, f"schema_registry_{name}") for name in ("ca", "certificate", "key")}
-        given = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}
-        update["kafka"] = config.kafka.model_copy(update=given)
     return config.model_copy(update=update)

@@ -575,3 +575,23 @@ def test_wrong_usage(run: Run, folder: Path, command: str) -> None:
 @pytest.mark.parametrize("engine", ["python", "numba"])
 def test_both_engines_tell_the_same(run: Run, folder: Path, engine: str) -> None:
     assert run("dump", "--json", "--all-tables", "--engine", engine, folder)[1] == run("dump", "--json", "--all-tables", folder)[1]
+
+
+def test_what_the_pipeline_masks_is_not_shown_unless_asked_for(run: Run, folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "pipeline.yaml"
+    rules = f"column.mask.with.3.chars: {CAPTURED.full_name}.*"
+    value = next(column for column in CAPTURED.columns.values() if column.kind == "regular").name
+    text = "pipeline: shop\ncluster: {{name: ring, datacenters: [dc1]}}\nbucket: bucket\ncolumns: {{{}}}\n"
+    config.write_text(text.format(rules.replace(".*", f".{value}")))
+    clear = run("dump", "--json", folder)[1]
+    code, out, err = run("dump", "--json", "--config", config, folder)
+    assert code == 0
+    assert f'"col":"{value}"' in clear
+    assert f'"col":"{value}"' not in out
+    assert len(out.splitlines()) == len(clear.splitlines())
+    assert "cells of masked columns" in err
+    assert run("dump", "--json", "--config", config, "--unmasked", folder)[1] == clear
+    config.write_text(text.format(rules))
+    _, out, err = run("dump", "--json", "--config", config, folder)
+    assert len(out.splitlines()) < len(clear.splitlines())
+    assert "updates with masked keys" in err

@@ -82,9 +82,9 @@ def test_a_delete_of_many_rows_as_one_event() -> None:
     line, day = (parse_type(kind, "shop", {}) for kind in ("int", "date"))
     gone = DeletionTime(5, 0)
     one_day = RangeTombstone(Bound((line.encode(1), day.encode(2)), False), Bound((line.encode(1),), True), gone)
-    told = bounds(SHAPE, one_day)
+    told = bounds(SHAPE, one_day, SHAPE.values)
     assert told == {"start": {"line": 1, "day": 2}, "end": {"line": 1}, "start_inclusive": False, "end_inclusive": True}
-    assert bounds(SHAPE, RangeTombstone(Bound((), True), Bound((), True), gone))["start"] is None
+    assert bounds(SHAPE, RangeTombstone(Bound((), True), Bound((), True), gone), SHAPE.values)["start"] is None
     key = {"id": 1, "line": None, "day": None}
     event = deletion(key=key, within=told, ts_micro=5, now=7, source=source)
     assert (event["op"], event["reason"], event["key"], event["bounds"], event["pos"]) == ("d", "range_delete", key, told, 9)

@@ -77,6 +77,12 @@ def _close_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _rules(config: str) -> Any:
+    from writetime.config import load
+
+    return load(config).columns.rules
+
+
 @_command()
 def dump(
     paths: Paths,
@@ -94,6 +100,11 @@ def dump(
     strict: Annotated[bool, typer.Option("--strict", help="Code 3 if anything could not be read or decoded.")] = False,
     keystore: KeystoreFile = None,
     engine: EngineName = "auto",
+    config: Annotated[
+        str | None,
+        typer.Option("--config", help="The pipeline's YAML: what its `columns` mask or leave out is not shown.", show_default=False),
+    ] = None,
+    unmasked: Annotated[bool, typer.Option("--unmasked", help="Show it all the same.")] = False,
 ) -> None:
     """Print the mutations of segments.
 
@@ -101,6 +112,7 @@ def dump(
     its place. Code 0: all was shown, but for what stderr tells. 1: a file cannot be read at all. 2: wrong usage. 3: with --strict,
     something is damaged or does not decode.
     """
+    from writetime.columns import Hiding, Rules
     from writetime.commitlog.dump import Failure
     from writetime.commitlog.log import Log, Options
     from writetime.commitlog.select import select
@@ -111,16 +123,17 @@ def dump(
     known, cdc_ever = log.learner.schema(), log.learner.cdc_ever
     selection = select(known, cdc_ever, tables=table or (), keys=key or (), all_tables=all_tables)
     show = shower(known, cdc_ever, as_json=as_json)
+    hiding = Hiding(Rules() if config is None or unmasked else _rules(config), known)
     shown = 0
     for each, found in log.scans():
         for frame, decoded in log.decode(each, found, known, None if selection.is_everything else selection):
             if isinstance(decoded, Failure):
                 log.failed(each, decoded)
-            else:
+            elif (visible := hiding.mutation(decoded)) is not None:
                 shown += 1
-                show(each.name, found, frame, decoded)
+                show(each.name, found, frame, visible)
     show.flush()
-    log.tell(f"mutations: {shown}", selection.left_out_as_text())
+    log.tell(f"mutations: {shown}", selection.left_out_as_text(), hiding.told())
     log.end(strict=strict)
 
 

@@ -1,0 +1,132 @@
+"""Columns and rows that must not leave: in events, and in everything that a whole pipeline writes, says and sends."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs import publish
+from spark_jobs.events import EventPlan, typed
+from spark_jobs.join import FOLDED
+from spark_jobs.packs import pack
+from tests.damage import flip_a_byte_of_a_captured_frame
+from tests.spark_jobs.examples import HOSTS, NOW, ORDERS, SCHEMA, THEN, folded, frame, insert, of_kind
+from tests.spark_jobs.pipeline import Pipeline
+from tests.spark_jobs.test_kafka import consume
+from tools import verify
+from writetime.config import ColumnsConfig
+from writetime.model import Mutation
+
+
+def told(rules: ColumnsConfig, *mutations: Mutation) -> list[tuple[int | None, dict[str, Any]]]:
+    """The events of one partition as the sinks get them, with their ordinals."""
+    files, starts = [f"{host}.log" for host in HOSTS], {(ORDERS.id.bytes, 0): 0}
+    plan = EventPlan(SCHEMA, NOW, files, HOSTS, {ORDERS.id.bytes: 3}, starts, rules=rules.rules)
+    rows = of_kind(folded([frame(mutation) for mutation in mutations]), "event")
+    events = pa.RecordBatch.from_pylist([{name: row[name] for name in FOLDED.names} for row in rows], schema=FOLDED)
+    batch = pa.RecordBatch.from_pylist([{"state": pack(events)}])
+    made = [row for out in typed(plan)(iter([batch])) for row in out.to_pylist()]
+    return [(row["ordinal"], pickle.loads(row["payload"])) for row in made]
+
+
+def test_masks_are_in_keys_rows_and_what_is_told_of_them() -> None:
+    given = {"salt": "s", "column.mask.hash.sha256.with.salt": "shop.orders.line", "column.exclude.list": "shop.orders.name"}
+    ((ordinal, event),) = told(ColumnsConfig.model_validate(given), insert(ORDERS, 1, {"name": "Ada", "at": 5}, 7))
+    assert ordinal == 1
+    assert event["key"] == {"id": 1, "line": event["after"]["line"]}
+    assert len(event["key"]["line"]) == 64
+    assert event["after"].keys() == {"id", "line", "note", "at"}
+    assert (event["changed"], event["writetime"]) == (["at"], {"at": THEN})
+
+
+def test_a_row_that_leaves_the_filter_is_deleted_and_one_that_comes_is_created() -> None:
+    rules = ColumnsConfig.model_validate({"rows": {"shop.orders": "name != 'out'"}})
+    values = ["out", "in", "in too", "out", "out still"]
+    found = told(rules, *(insert(ORDERS, 1, {"name": value}, 1, timestamp=THEN + at) for at, value in enumerate(values)))
+    names = [[part and part["name"] for part in (event["before"], event["after"])] for _, event in found]
+    assert names == [[None, None], [None, "in"], ["in", "in too"], ["in too", None], [None, "out still"]]
+    assert [event["op"] for _, event in found] == ["d", "c", "u", "d", "c"]
+    assert [ordinal for ordinal, _ in found] == [None, 2, 3, 4, 5]
+
+
+# --- a whole pipeline -------------------------------------------------------------------------------------------------------------
+
+RULES = {
+    "salt": "a salt that is a secret",
+    "column.mask.hash.sha256.with.salt": "shop.*.customer_id, shop.customers.email",
+    "column.mask.with.6.chars": "shop.customers.(name|phones)",
+    "column.exclude.list": "shop.orders.client_ip",
+    "rows": {"shop.orders": "status != 'returned'"},
+}
+SECRET_STORES = ("cdc", "cdc_archive", "state", "schemas")
+"""What holds the ring's own bytes, by its purpose; of the quarantine its `.bin`."""
+
+
+def texts(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Everything under the pipeline's folders that is no secret store, unpacked, by name."""
+    bucket = Path(pipeline.config.bucket)
+    assert pipeline.config.catalog is not None
+    warehouse = Path(pipeline.config.catalog.warehouse)
+    for path in sorted({*bucket.rglob("*"), *warehouse.rglob("*"), *pipeline.site.catalog.parent.glob("*.db")}):
+        inside = path.relative_to(bucket).parts[0] if path.is_relative_to(bucket) else ""
+        if not path.is_file() or inside in SECRET_STORES or path.suffix == ".bin":
+            continue
+        if path.suffix == ".parquet":
+            yield str(path), json.dumps(pq.read_table(path).to_pylist(), default=str, ensure_ascii=False)
+        elif path.suffix == ".avro":
+            yield str(path), repr(list(fastavro.reader(io.BytesIO(path.read_bytes()))))
+        yield str(path), path.read_bytes().decode("utf-8", "replace")
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.timeout(900)
+def test_a_search_through_every_output_finds_no_clear_value(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = Pipeline.create(tmp_path_factory.mktemp("masked"))
+    assert pipeline.config.kafka is not None
+    kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"m{uuid.uuid4().hex[:8]}"})
+    config = pipeline.config.model_copy(update={"columns": ColumnsConfig.model_validate(RULES), "kafka": kafka})
+    pipeline = replace(pipeline, config=config)
+    first, *_ = pipeline.stage()
+    flip_a_byte_of_a_captured_frame(first)
+    pipeline.ship()
+    sealed = pipeline.batch()
+    assert publish.run(config).waiting == {}
+    customers, orders = (
+        [row["values"] for row in verify.expected_rows(pipeline.recording, "shop", table)] for table in ("customers", "orders")
+    )
+    secrets = {str(row["email"]) for row in customers} | {str(row["name"]) for row in customers if " " in str(row["name"])}
+    secrets |= {str(row["customer_id"]) for row in customers + orders} | {"+49 30", "198.51.100.", "2001:db8::", RULES["salt"]}
+    assert len(secrets) > 100
+    found = dict(texts(pipeline))
+    found |= {
+        f"{topic}, record {at}": f"{(key or b'').decode()} {(value or b'').decode()}"
+        for topic in (f"{kafka.topic_prefix}.shop.{table}" for table in ("customers", "orders"))
+        for at, (_, key, value) in enumerate(consume(kafka, topic))
+    }
+    said = capfd.readouterr()
+    found |= {"stdout": said.out, "stderr": said.err, "the batch": sealed.model_dump_json()}
+    assert [(name, secret) for name, text in found.items() for secret in secrets if secret in text] == []
+    # The search sees what it should: what is not masked, and all kinds of files.
+    assert sum("delivered" in text for name, text in found.items() if name.endswith(".parquet")) > 0
+    assert sum("delivered" in text for name, text in found.items() if "record" in name) > 0
+    assert any("quarantine" in name for name in found)
+    expected = [row for row in orders if row["status"] not in (None, "returned")]
+    rows = pipeline.rows("shop", "orders")
+    assert {row["status"] for row in rows} == {row["status"] for row in expected}
+    assert len(rows) == len(expected) < len(orders)
+    assert len({row["customer_id"] for row in rows}) == len({row["customer_id"] for row in expected})
+    assert {row["name"] for row in pipeline.rows("shop", "customers")} <= {"******", None}

@@ -1,0 +1,144 @@
+"""Which columns and rows leave, as what."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pickle
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from writetime.columns import Rules, algorithm, parse_filter
+from writetime.config import ColumnsConfig
+from writetime.schema.model import Column, Table
+
+COLUMNS = {"Id": "uuid", "at": "timestamp", "name": "text", "Total": "decimal", "tags": "set<text>", "n": "int", "a.b": "blob"}
+TABLE = Table(
+    "shop",
+    "orders",
+    UUID(int=1),
+    {
+        name: Column(name, "partition_key" if name == "Id" else "clustering" if name == "at" else "regular", kind, max(at, 0))
+        for at, (name, kind) in enumerate(COLUMNS.items())
+    },
+)
+ROW = {"Id": UUID(int=7), "at": 0, "name": "Ada", "Total": Decimal("1.50"), "tags": ["x", "y"], "n": 3, "a.b": b"\0"}
+
+
+def rules(**given: Any) -> Rules:
+    return ColumnsConfig.model_validate(given).rules
+
+
+def shown(given: Rules, row: dict[str, Any] = ROW) -> dict[str, Any]:
+    return pickle.loads(pickle.dumps(given.of(TABLE, {}))).compiled()(row)
+
+
+def test_nothing_is_the_default() -> None:
+    found = Rules().of(TABLE, {})
+    assert not found
+    assert (found.why_not(), found.shown(), found.compiled()(ROW), found.keeps()(ROW)) == (None, TABLE, ROW, True)
+
+
+def test_columns_that_stay_inside() -> None:
+    without = rules(**{"column.exclude.list": "shop.orders.NAME, .*\\.tags"})
+    assert list(shown(without)) == list(without.of(TABLE, {}).shown().columns) == ["Id", "at", "Total", "n", "a.b"]
+    only = rules(**{"column.include.list": ["shop.orders.a.b"]})
+    assert shown(only) == {"Id": UUID(int=7), "at": 0, "a.b": b"\0"}
+    # The whole of a name, of this table.
+    assert shown(rules(**{"column.exclude.list": "shop.orders.nam, shop.order.name"})) == ROW
+
+
+def test_hashes_are_salted_and_the_same_for_the_same_text() -> None:
+    given = {"column.mask.hash.SHA-256.with.salt": "shop.orders.(id|name|total|a.b|tags)", "salt": "pepper"}
+    found = shown(rules(**given))
+    expected = hmac.new(b"pepper", b"Ada", hashlib.sha256).hexdigest()
+    assert found["name"] == expected
+    assert found["Id"] == hmac.new(b"pepper", str(UUID(int=7)).encode(), "sha256").hexdigest()
+    assert found["tags"] == hmac.new(b"pepper", b'["x","y"]', "sha256").hexdigest()
+    assert found["n"] == 3
+    table = rules(**given).of(TABLE, {}).shown()
+    assert {name: table.columns[name].type for name in ("Id", "name", "Total", "n")} == {
+        "Id": "text",
+        "name": "text",
+        "Total": "text",
+        "n": "int",
+    }
+    assert shown(rules(**(given | {"salt": "other"})))["name"] != expected
+    assert shown(rules(**given), {"name": None})["name"] is None
+    assert "pepper" not in repr(rules(**given)) + repr(rules(**given).of(TABLE, {})) + repr(ColumnsConfig.model_validate(given))
+
+
+def test_masks_and_cuts() -> None:
+    given = rules(**{"column.mask.with.4.chars": "shop.orders.(n|total)", "column.truncate.to.2.chars": "shop.orders.name"})
+    found = given.of(TABLE, {})
+    assert shown(given) == {**ROW, "n": "****", "Total": "****", "name": "Ad"}
+    assert found.shown().columns["n"].type == "text"
+    assert found.hidden == {"n", "Total", "name"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"column.exclude.list": "shop.orders.id"}, "Id is part of the primary key"),
+        ({"column.mask.with.4.chars": "shop.orders.at"}, "at is part of the primary key"),
+        ({"column.truncate.to.4.chars": "shop.orders.n"}, "only text can be cut"),
+        ({"rows": {"shop.orders": "nothing == 1"}}, "no column nothing"),
+    ],
+)
+def test_what_a_table_cannot_do(given: dict[str, Any], said: str) -> None:
+    assert said in str(rules(**given).of(TABLE, {}).why_not())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"column.mask.hash.sha256.with.salt": "a"}, "salt"),
+        ({"column.mask.hash.rot13.with.salt": "a", "salt": "x"}, "rot13"),
+        ({"column.exclude.list": "*.a"}, "no regular expression"),
+        ({"column.exclude.list": "a", "column.include.list": "b"}, "exclude each other"),
+        ({"column.mask.with.many.chars": "a"}, "not permitted"),
+        ({"rows": {"a.b": "__import__('os')"}}, "cannot stand there"),
+        ({"rows": {"a.b": "a.b == 1"}}, "cannot stand there"),
+        ({"rows": {"a.b": "a =="}}, "is no filter"),
+    ],
+)
+def test_what_a_configuration_cannot_say(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ColumnsConfig.model_validate(given)
+
+
+@pytest.mark.parametrize("name", ["sha256", "SHA-512", "sha3-256", "blake2b"])
+def test_hashes_by_name(name: str) -> None:
+    assert hashlib.new(algorithm(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("n == 3", True),
+        ("not n == 3", False),
+        ("n > 2 and name != 'Bob'", True),
+        ("n in (1, 2) or 'x' in tags", True),
+        ("n not in [1, 2]", True),
+        ("Total == 1.5 and Total > 1 and -1 < n < 4", True),
+        ("at >= '1970-01-01T00:00:00.000Z'", True),
+        ("Id == '00000000-0000-0000-0000-000000000007'", True),
+        ("name is None", False),
+        ("name is not None", True),
+        ("name > 1", False),
+        ("Total > 'x'", False),
+    ],
+)
+def test_filters(text: str, holds: bool) -> None:
+    assert Rules(rows={"shop.orders": text}).of(TABLE, {}).keeps()(ROW) is holds
+
+
+def test_null_is_neither_this_nor_that() -> None:
+    for text in ("n == 3", "n != 3", "n < 3", "n in (3, 4)"):
+        assert not Rules(rows={"shop.orders": text}).of(TABLE, {}).keeps()({**ROW, "n": None})
+    assert Rules(rows={"shop.orders": "n is None"}).of(TABLE, {}).keeps()({**ROW, "n": None})
+    assert parse_filter(" n is None ").names == {"n"}
