@@ -1,0 +1,330 @@
+"""The page: rings, segments, batches, tables, quarantine, and two buttons. Server-rendered; a browser without scripts shows the same.
+
+Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very
+origin, by somebody who may trigger that DAG. Names come from nodes and from forms: the templates escape all of them, and none is taken for
+an object before it was found. What is shown comes from `writetime.status`, and nothing is worked out here. Knows Airflow only as `Access`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlencode, urlsplit
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException as AnyHTTPException
+from writetime_page_draw import bars, heat_map, lag_plot
+
+from writetime import names
+from writetime.batch.archive import mark_for_retry
+from writetime.batch.check import known_schema
+from writetime.errors import WritetimeError
+from writetime.status import ledger, quarantine
+from writetime.status.batches import WINDOW, Batches
+from writetime.status.nodes import coverage, ring
+from writetime.status.tables import tables
+from writetime.status.text import span
+
+FILES: Final = Path(__file__).resolve().parent / "writetime_page_files"
+INGEST, REPLAY = "cdc_ingest", "cdc_replay"
+_MOST: Final = 500
+_LONGEST_REPLAY: Final = timedelta(days=31)
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that was started; it waits while its DAG is `paused`."""
+
+    dag_id: str
+    run_id: str
+    paused: bool
+
+
+class Access(Protocol):
+    """What the page needs of Airflow."""
+
+    async def user(self, request: Request) -> Any:
+        """Who asks. HTTPException 401 if nobody says, 403 if it is not true."""
+
+    def may_read(self, user: Any) -> bool: ...
+
+    def may_trigger(self, user: Any, dag_id: str) -> bool: ...
+
+    def trigger(self, user: Any, dag_id: str, settings: dict[str, str], note: str) -> Started: ...
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Host names that are this origin, besides the request's own."""
+
+    @property
+    def shows_values(self) -> bool:
+        """Whether what is quarantined is shown with its values, to those who may trigger."""
+
+
+def build(open_batches: Callable[[], Batches], access: Access) -> FastAPI:
+    """The app over a pipeline's batches."""
+
+    async def reader(request: Request) -> None:
+        user = await access.user(request)
+        if not await run_in_threadpool(access.may_read, user):
+            raise HTTPException(403, f"You may not see the DAG {INGEST}, so you may not see this page.")
+        request.state.page_user = user
+
+    app = FastAPI(dependencies=[Depends(reader)], docs_url=None, redoc_url=None, openapi_url=None)
+    app.mount("/files", StaticFiles(directory=FILES / "static"), name="files")
+    app.middleware("http")(_with_headers)
+    app.add_exception_handler(AnyHTTPException, _http_error)
+    app.add_exception_handler(WritetimeError, _error)
+    _add_views(app, open_batches, access)
+    _add_buttons(app, open_batches, access)
+    return app
+
+
+# --- what is shown
+
+
+def _add_views(app: FastAPI, open_batches: Callable[[], Batches], access: Access) -> None:
+    @app.get("/")
+    def rings(request: Request, last: int = WINDOW) -> Response:
+        found = ring(open_batches(), last=_bounded(last))
+        drawn = heat_map(
+            coverage([node.node for node in found.nodes], found.batches), {node.node: node.address for node in found.nodes if node.address}
+        )
+        return _page(request, "rings", ring=found, last=_bounded(last), heat=drawn, lag=lag_plot(found.batches))
+
+    @app.get("/segments")
+    def segments(request: Request, node: str = "", minute: str = "", name: str = "", state: str = "", cursor: str = "") -> Response:
+        asked = {"node": node.strip(), "minute": minute.strip(), "name": name.strip(), "state": state if state in ledger.STATES else ""}
+        moment = ledger.minute_of(minute)
+        wrong = "Give a minute as 2026-01-31T10:05 (UTC)." if minute and moment is None else ""
+        query = ledger.Query(asked["node"], moment, asked["name"], asked["state"])
+        found = ledger.Page((), note=wrong) if wrong else ledger.search(open_batches(), query, cursor=cursor)
+        more = urlencode({**asked, "cursor": found.next}) if found.next else ""
+        return _page(request, "segments", asked=asked, page=found, more=more, states=ledger.STATES)
+
+    @app.get("/segment")
+    def segment(request: Request, name: str) -> Response:
+        batches = open_batches()
+        row = _row(batches, name)
+        held = batches.newest().sealed
+        may = row.object in (held.held if held else ()) and access.may_trigger(request.state.page_user, INGEST)
+        return _page(request, "segment", row=row, bucket=batches.store.url, may_rerun=may and row.state == "quarantined")
+
+    @app.get("/batches")
+    def all_batches(request: Request, before: int | None = None) -> Response:
+        batches = open_batches()
+        found, newest = batches.latest(100, before=before), batches.newest()
+        more = found[-1].number if found and found[-1].number > 1 else None
+        return _page(request, "batches", batches=found, more=more, newest=newest)
+
+    @app.get("/batches/{number}")
+    def batch(request: Request, number: int) -> Response:
+        documents = open_batches().documents(number) if 0 < number < 10**10 else None
+        if documents is None:
+            raise HTTPException(404, "There is no sealed batch of that number.")
+        return _page(request, "batch", manifest=documents[0], sealed=documents[1])
+
+    @app.get("/tables")
+    def all_tables(request: Request, last: int = WINDOW) -> Response:
+        found = tables(open_batches(), last=_bounded(last))
+        return _page(request, "tables", found=found, last=_bounded(last), lag=lag_plot(found.batches))
+
+    @app.get("/quarantine")
+    def pieces(request: Request, cursor: str = "") -> Response:
+        found, following = quarantine.quarantined(open_batches(), cursor=cursor)
+        return _page(request, "quarantine", pieces=found, more=urlencode({"cursor": following}) if following else "")
+
+    @app.get("/quarantine/piece")
+    def piece(request: Request, name: str) -> Response:
+        batches = open_batches()
+        kept = quarantine.piece(batches, name)
+        if kept is None:
+            raise HTTPException(404, "There is nothing of that name in quarantine.")
+        values = access.shows_values and access.may_trigger(request.state.page_user, INGEST)
+        look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), values=values)
+        return _page(request, "piece", kept=kept, look=look)
+
+    @app.get("/started")
+    def started(request: Request, dag: str, run: str, paused: bool = False) -> Response:
+        if dag not in (INGEST, REPLAY):
+            raise HTTPException(404, "There is no such DAG of writetime's.")
+        return _page(request, "started", started=Started(dag, run, paused))
+
+
+# --- what is done
+
+
+def _add_buttons(app: FastAPI, open_batches: Callable[[], Batches], access: Access) -> None:
+    def require(request: Request, dag_id: str) -> None:
+        if not access.may_trigger(request.state.page_user, dag_id):
+            raise HTTPException(403, f"You may not trigger {dag_id}.")
+
+    @app.get("/rerun")
+    def ask_rerun(request: Request, name: str) -> Response:
+        require(request, INGEST)
+        return _page(request, "rerun", row=_held(open_batches(), name))
+
+    @app.post("/rerun")
+    async def rerun(request: Request) -> Response:
+        _require_own_origin(request, access)
+        form = await request.form()
+
+        def do() -> Started:
+            require(request, INGEST)
+            batches = open_batches()
+            row = _held(batches, str(form.get("name", "")))
+            mark_for_retry(batches.store, row.object)
+            note = f"{row.object} is taken in again"
+            return access.trigger(request.state.page_user, INGEST, {}, note)
+
+        return _see(request, await run_in_threadpool(do))
+
+    @app.get("/replay")
+    def ask_replay(request: Request, start: str = "", end: str = "") -> Response:
+        require(request, REPLAY)
+        hours, wrong = _hours(start, end) if start or end else (None, "")
+        there = _archived(open_batches(), *hours) if hours else 0
+        return _page(request, "replay", start=start, end=end, hours=hours, wrong=wrong, there=there, most=ledger.PAGE * 50)
+
+    @app.post("/replay")
+    async def replay(request: Request) -> Response:
+        _require_own_origin(request, access)
+        form = await request.form()
+        hours, wrong = _hours(str(form.get("start", "")), str(form.get("end", "")))
+
+        def do() -> Started:
+            require(request, REPLAY)
+            if hours is None:
+                raise HTTPException(422, wrong)
+            settings = {"start": hours[0].isoformat(), "end": hours[1].isoformat()}
+            return access.trigger(request.state.page_user, REPLAY, settings, f"from {settings['start']} to {settings['end']}")
+
+        return _see(request, await run_in_threadpool(do))
+
+
+def _require_own_origin(request: Request, access: Access) -> None:
+    """Another site's page must not press a button by the cookie of whoever looks at it. Browsers say where a POST comes from; one that does
+    not, or says that it is from elsewhere, is refused."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        good = site == "same-origin"
+    else:
+        good = origin is not None and urlsplit(origin).netloc in {request.headers.get("host", ""), *access.hosts}
+    if not good:
+        raise HTTPException(403, "This was not sent by writetime's own page.")
+
+
+def _held(batches: Batches, name: str) -> ledger.Row:
+    """The segment of that name, if it waits for a person."""
+    row, sealed = _row(batches, name), batches.newest().sealed
+    if row.state != "quarantined" or row.object not in (sealed.held if sealed else ()):
+        raise HTTPException(409, f"This segment does not wait for anybody: it is {row.state}.")
+    return row
+
+
+def _row(batches: Batches, name: str) -> ledger.Row:
+    row = ledger.find(batches, name)
+    if row is None:
+        raise HTTPException(404, "There is no such segment.")
+    return row
+
+
+def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]:
+    """Whole hours that cover what was asked for; or why there are none."""
+    first, last = ledger.minute_of(start), ledger.minute_of(end)
+    if first is None or last is None:
+        return None, "Give both times as 2026-01-31T10:00 (UTC)."
+    begin = first.replace(minute=0)
+    until = last if last.minute == 0 else last.replace(minute=0) + timedelta(hours=1)
+    if until <= begin:
+        return None, "The end must be after the start."
+    if until - begin > _LONGEST_REPLAY:
+        return None, f"At most {_LONGEST_REPLAY.days} days at once."
+    return (begin, until), ""
+
+
+def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
+    """Segments that the archive holds of those hours, as far as they are counted."""
+    hours = (begin + timedelta(hours=n) for n in range(int((until - begin) / timedelta(hours=1))))
+    found = (info for hour in hours for info in batches.store.list(names.archive_hour_prefix(batches.cluster, hour)))
+    return sum(1 for _ in islice(found, ledger.PAGE * 50))
+
+
+# --- pages
+
+
+def _page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    root = request.scope.get("root_path", "")
+    about = {"root": root, "airflow": root.removesuffix("/writetime"), "here": template, "now": datetime.now(UTC)}
+    return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render({**about, **values}), status)
+
+
+def _see(request: Request, started: Started) -> Response:
+    asked = urlencode({"dag": started.dag_id, "run": started.run_id, "paused": str(started.paused).lower()})
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/started?{asked}", 303)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AnyHTTPException)
+    return _page(request, "error", error.status_code, code=error.status_code, message=str(error.detail))
+
+
+def _error(request: Request, error: Exception) -> Response:
+    """The bucket cannot be read, or the configuration is wrong: what it says is for people."""
+    retriable = isinstance(error, WritetimeError) and error.retriable
+    return _page(request, "error", 503 if retriable else 500, code=503 if retriable else 500, message=str(error))
+
+
+async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
+    response: Response = await call_next(request)
+    if "/files/" in request.url.path:
+        response.headers["Cache-Control"] = "max-age=300"
+        return response
+    response.headers.update(_HEADERS)
+    return response
+
+
+def _bounded(last: int) -> int:
+    return max(1, min(_MOST, last))
+
+
+def _ago(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else span((now - moment).total_seconds())
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _size(count: int) -> str:
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _templates() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(FILES / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    filters: Mapping[str, Callable[..., str]] = {"ago": _ago, "time": _time, "size": _size, "bars": bars, "number": lambda n: f"{n:,}"}
+    found.filters.update(filters)
+    return found
+
+
+_TEMPLATES: Final = _templates()

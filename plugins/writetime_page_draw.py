@@ -1,0 +1,147 @@
+"""Numbers to shapes: the lag plot, the heat map, the little bars of a table. Coordinates only; templates write the SVG, the style sheet
+has the colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from writetime import names
+from writetime.status.batches import BatchFacts
+from writetime.status.nodes import Coverage
+from writetime.status.text import span
+
+_LEVELS = 5
+_NICE = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A batch in the plot."""
+
+    x: float
+    y: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """`band`: points of the polygon between the lags of newest and oldest segment; `line`: those of the newest; `ticks`: (y, text)."""
+
+    width: int
+    height: int
+    band: str
+    line: str
+    dots: tuple[Dot, ...]
+    ticks: tuple[tuple[float, str], ...]
+    first: str
+    last: str
+
+
+def lag_plot(batches: Sequence[BatchFacts], *, width: int = 960, height: int = 180) -> Plot | None:
+    """Seconds from the end of a segment to the seal of its batch, over the time of the seals. None where there is nothing to draw."""
+    found = [(batch, batch.lag) for batch in reversed(batches) if batch.lag is not None]
+    if len(found) < 2:
+        return None
+    begin, end = found[0][0].sealed_at, found[-1][0].sealed_at
+    top = _round_up(max(lag[1] for _, lag in found if lag))
+    left, right, above, below = 56, 12, 10, 24
+
+    def x(moment: datetime) -> float:
+        return left + (width - left - right) * ((moment - begin) / (end - begin) if end > begin else 1.0)
+
+    def y(seconds: float) -> float:
+        return above + (height - above - below) * (1 - max(0.0, seconds) / top)
+
+    lower = [(x(batch.sealed_at), y(lag[0])) for batch, lag in found if lag]
+    upper = [(x(batch.sealed_at), y(lag[1])) for batch, lag in found if lag]
+    return Plot(
+        width=width,
+        height=height,
+        band=_points([*upper, *reversed(lower)]),
+        line=_points(lower),
+        dots=tuple(
+            Dot(x(batch.sealed_at), y(lag[0]), f"batch {batch.number}: {span(lag[0])} to {span(lag[1])}") for batch, lag in found if lag
+        ),
+        ticks=tuple((y(top * part), span(top * part)) for part in (0, 0.5, 1)),
+        first=f"{begin:%m-%d %H:%M}Z",
+        last=f"{end:%m-%d %H:%M}Z",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One node in one stretch of time; `level` 0 to 5, or `gap`."""
+
+    x: int
+    y: int
+    kind: str
+    title: str
+    node: str
+    minute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """The heat map. `labels`: (y, node), `times`: (x, text)."""
+
+    width: int
+    height: int
+    size: int
+    cells: tuple[Cell, ...]
+    labels: tuple[tuple[int, str], ...]
+    times: tuple[tuple[int, str], ...]
+    minutes: int
+
+
+def heat_map(coverage: Coverage, addresses: dict[names.NodeName, str]) -> Heat | None:
+    """Whose log is there for which time. None where nothing is."""
+    if not coverage.starts:
+        return None
+    left, size = 130, 16
+    cells, labels = [], []
+    for row, node in enumerate(coverage.nodes):
+        name = addresses.get(node) or node.host_id[:13]
+        labels.append((row * size + 12, f"{node.datacenter} {name}"[:20]))
+        for column, (segments, frames) in enumerate(coverage.cells[node]):
+            gap = coverage.gap(node, column)
+            kind = "gap" if gap else f"level{_level(frames, segments, coverage.most)}"
+            start = coverage.starts[column]
+            title = f"{name}, {start:%m-%d %H:%M}Z: {'nothing, but others have' if gap else f'{segments} segments, {frames} frames'}"
+            cells.append(Cell(left + column * size, row * size, kind, title, node.host_id, f"{start:%Y-%m-%dT%H:%M}"))
+    height = size * len(coverage.nodes)
+    times = tuple((left + column * size, f"{coverage.starts[column]:%H:%M}") for column in range(0, len(coverage.starts), 6))
+    width = left + size * len(coverage.starts) + 24
+    return Heat(width, height + 20, size - 2, tuple(cells), tuple(labels), times, coverage.minutes)
+
+
+def bars(numbers: Sequence[int], *, width: int = 120, height: int = 22) -> str:
+    """The path of a row of bars, the newest 40."""
+    shown = list(numbers)[-40:]
+    most = max(shown, default=0)
+    if most == 0:
+        return ""
+    step = width / 40
+    pieces = []
+    for index, number in enumerate(shown):
+        if number:
+            tall = max(1.0, height * number / most)
+            pieces.append(f"M{index * step:.1f} {height}v{-tall:.1f}h{step - 0.6:.1f}v{tall:.1f}z")
+    return "".join(pieces)
+
+
+def _level(frames: int, segments: int, most: int) -> int:
+    """By the logarithm: a quiet node is not the same as an absent one."""
+    if not segments:
+        return 0
+    return 1 if frames <= 1 or most <= 1 else max(1, min(_LEVELS, math.ceil(_LEVELS * math.log(frames) / math.log(most))))
+
+
+def _round_up(seconds: float) -> float:
+    return float(next((nice for nice in _NICE if nice >= seconds), math.ceil(seconds)))
+
+
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

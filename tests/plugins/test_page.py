@@ -1,0 +1,326 @@
+"""The page over a small bucket: what each part shows, that nothing of it can be made into markup, who may, and what the buttons do.
+
+Airflow's part is a stand-in here; tests/airflow has the real one.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.status import bucket
+from writetime.batch.documents import LedgerEntry
+from writetime.status.batches import Batches
+from writetime.store.local import LocalStore
+
+pytest.importorskip("fastapi", reason="FastAPI comes with the extra `airflow`")
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.testclient import TestClient
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+PAGES = ("", "segments", "batches", "batches/3", "tables", "quarantine", "replay")
+OWN = {"origin": "http://testserver"}
+BAD = bucket.ref(0, 6)
+
+
+@pytest.fixture(scope="session")
+def page() -> Iterator[Any]:
+    """The module, by its bare name, as Airflow has it."""
+    sys.path.insert(0, str(PLUGINS))
+    try:
+        import writetime_page_app
+
+        yield writetime_page_app
+    finally:
+        sys.path.remove(str(PLUGINS))
+
+
+@dataclass
+class Guard:
+    """Airflow as the page knows it: the header `user` says who asks."""
+
+    started: Any
+    shows_values: bool = False
+    hosts: frozenset[str] = frozenset({"airflow.example"})
+    runs: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+
+    async def user(self, request: Request) -> str:
+        if "user" not in request.headers:
+            raise HTTPException(401, "Not authenticated")
+        return request.headers["user"]
+
+    def may_read(self, user: str) -> bool:
+        return user != "stranger"
+
+    def may_trigger(self, user: str, dag_id: str) -> bool:
+        return user == "operator" or (user == "replayer" and dag_id == "cdc_replay")
+
+    def trigger(self, user: str, dag_id: str, settings: dict[str, str], note: str) -> Any:
+        self.runs.append((user, dag_id, settings))
+        return self.started(dag_id, "manual__<b>", True)
+
+
+@dataclass
+class Browser:
+    client: TestClient
+    guard: Guard
+
+    def get(self, path: str, user: str = "operator", status: int = 200) -> str:
+        answer = self.client.get(f"/writetime/{path}", headers={"user": user})
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    def post(self, path: str, form: dict[str, str], user: str = "operator", status: int = 303, headers: dict[str, str] = OWN) -> str:
+        answer = self.client.post(f"/writetime/{path}", data=form, headers={"user": user, **headers}, follow_redirects=False)
+        assert answer.status_code == status, answer.text
+        return answer.headers.get("location", answer.text)
+
+
+def browse(page: Any, folder: Path) -> Browser:
+    guard = Guard(page.Started)
+    batches = Batches(LocalStore(folder), bucket.CLUSTER)
+    root = FastAPI()
+    root.mount("/writetime", page.build(lambda: batches, guard))
+    return Browser(TestClient(root), guard)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("bucket")
+    bucket.small(found)
+    return found
+
+
+@pytest.fixture
+def browser(page: Any, folder: Path) -> Browser:
+    return browse(page, folder)
+
+
+@pytest.fixture
+def own(page: Any, folder: Path, tmp_path: Path) -> Browser:
+    """With a bucket of its own, to press buttons in."""
+    shutil.copytree(folder, tmp_path / "bucket")
+    return browse(page, tmp_path / "bucket")
+
+
+def text(markup: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", markup)).split())
+
+
+# --- what is shown
+
+
+def test_the_ring_and_its_nodes(browser: Browser) -> None:
+    found = browser.get("")
+    assert "Prod <1>" in text(found)
+    assert "dc1 00000001 10.0.0.1 5.0.6" in text(found)
+    assert "1 segment waits for a person" in text(found)
+    assert found.count('class="gap"') == 1
+    assert found.count("<circle") == 8
+
+
+def test_segments_page_by_page(page: Any, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page.ledger.search, "__kwdefaults__", {"cursor": "", "size": 20})
+    path, seen = "segments", []
+    while path:
+        found = browser.get(path)
+        seen += re.findall(r'href="/writetime/segment\?name=([^"]+)"', found)
+        more = re.search(r'href="/writetime/(segments\?[^"]*cursor=[^"]*)"', found)
+        path = html.unescape(more[1]) if more else ""
+    assert len(seen) == len(set(seen)) == 46
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("node=00000002", 14),
+        ("state=quarantined", 1),
+        ("minute=2026-05-04T12:04", 6),
+        ("name=1777890000008", 3),
+        ("name=%3Cscript%3E", 0),
+        ("state=%3Cscript%3E", 46),
+        ("minute=noon", 0),
+        ("cursor=%00", 46),
+    ],
+)
+def test_search(browser: Browser, query: str, count: int) -> None:
+    assert len(re.findall(r'href="/writetime/segment\?', browser.get(f"segments?{query}"))) == count
+
+
+def test_one_segment(browser: Browser) -> None:
+    found = browser.get(f"segment?name={BAD.incoming.replace('%', '%25')}")
+    assert BAD.ledger in text(found)
+    assert "4,711" in text(found)
+    assert "MalformedMutation" in found
+    assert "/writetime/rerun?name=" in found
+    for name in ("cdc/x", "..%2F..%2Fetc%2Fpasswd", "%00", "ledger/" + "x" * 3000):
+        browser.get(f"segment?name={name}", status=404)
+
+
+def test_batches_and_their_accounting(browser: Browser) -> None:
+    assert "8 ingest 2026-05-04 12:10:20Z 6 0 90 30 60 0 0 0 30" in text(browser.get("batches"))
+    assert "8 ingest" not in text(browser.get("batches?before=8"))
+    assert "shop.orders 30 10 20 0 0 0 10" in text(browser.get("batches/3"))
+    browser.get("batches/9", status=404)
+    browser.get("batches/-1", status=404)
+
+
+def test_tables(browser: Browser) -> None:
+    assert "shop.orders 2026-05-04 12:10:20Z 240 80 80 10.9 1" in text(browser.get("tables"))
+
+
+@pytest.mark.parametrize(("user", "asked", "shown"), [("operator", True, True), ("viewer", True, False), ("operator", False, False)])
+def test_values_in_quarantine_need_permission_and_configuration(browser: Browser, user: str, asked: bool, shown: bool) -> None:
+    browser.guard.shows_values = asked
+    found = browser.get("quarantine", user)
+    (link,) = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', found)
+    found = browser.get(html.unescape(link), user)
+    assert "shop.orders" in found
+    assert ("hunter2" in found) == shown
+    assert ("68 75 6e 74" in found) == shown
+
+
+def test_pieces_that_are_none(browser: Browser) -> None:
+    for name in (BAD.incoming, BAD.ledger, "quarantine/x.bin", "%00.bin"):
+        browser.get(f"quarantine/piece?name={name.replace('%', '%25')}", status=404)
+
+
+def test_names_are_no_markup(browser: Browser) -> None:
+    piece = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', browser.get("quarantine"))[0]
+    segment = f"segment?name={BAD.incoming.replace('%', '%25')}"
+    hostile = ("segments?name=%22%3E%3Cscript%3Eboo", "segments?node=%3Cscript%3Eboo", "started?dag=cdc_ingest&run=%3Cscript%3Eboo")
+    for path in (*PAGES, html.unescape(piece), segment, *hostile, f"rerun?{segment.split('?')[1]}", "replay?start=%3Cscript%3Eboo"):
+        found = browser.get(path)
+        assert "<script>boo" not in found, path
+        assert "<b>X" not in found, path
+        assert "Prod <1>" not in found, path
+        assert found.count("<script") == 1, path
+
+
+def test_what_a_browser_is_told(browser: Browser) -> None:
+    answer = browser.client.get("/writetime/", headers={"user": "operator"})
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'self'" in policy
+    assert "style=" not in answer.text
+    assert not re.search(r'<[^>]* on\w+="', answer.text)
+    assert answer.headers["cache-control"] == "no-store"
+    assert browser.client.get("/writetime/files/page.css").headers["content-type"].startswith("text/css")
+    assert browser.client.get("/writetime/files/../templates/base.html").status_code != 200
+
+
+# --- who may
+
+
+@pytest.mark.parametrize("path", [*PAGES, "started?dag=cdc_ingest&run=x", "rerun?name=x", "segment?name=x", "quarantine/piece?name=x"])
+def test_only_who_may_see_the_dag_sees_anything(browser: Browser, path: str) -> None:
+    assert browser.client.get(f"/writetime/{path}").status_code == 401
+    assert "Prod" not in browser.get(path, "stranger", 403)
+
+
+@pytest.mark.parametrize("user", ["viewer", "replayer", "stranger", ""])
+def test_only_who_may_trigger_reruns(own: Browser, user: str) -> None:
+    own.get(f"rerun?name={BAD.incoming.replace('%', '%25')}", user, 403)
+    own.post("rerun", {"name": BAD.incoming}, user, 403)
+    assert own.guard.runs == []
+    assert "/writetime/rerun" not in own.get(f"segment?name={BAD.incoming.replace('%', '%25')}", "viewer")
+
+
+@pytest.mark.parametrize("user", ["viewer", "stranger"])
+def test_only_who_may_trigger_replays(own: Browser, user: str) -> None:
+    own.get("replay", user, 403)
+    own.post("replay", {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00"}, user, 403)
+    assert own.guard.runs == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://testserver.evil.example"},
+        {"origin": "http://testserver", "sec-fetch-site": "cross-site"},
+        {"origin": "http://testserver", "sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"referer": "http://testserver/writetime/rerun"},
+    ],
+    ids=str,
+)
+def test_no_other_site_presses_a_button(own: Browser, headers: dict[str, str]) -> None:
+    own.post("rerun", {"name": BAD.incoming}, status=403, headers=headers)
+    own.post("replay", {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00"}, status=403, headers=headers)
+    assert own.guard.runs == []
+
+
+@pytest.mark.parametrize("headers", [OWN, {"origin": "https://airflow.example"}, {"sec-fetch-site": "same-origin"}], ids=str)
+def test_the_page_itself_does(own: Browser, headers: dict[str, str]) -> None:
+    own.post("rerun", {"name": BAD.incoming}, headers=headers)
+    assert own.guard.runs == [("operator", "cdc_ingest", {})]
+
+
+# --- what is done
+
+
+def test_a_rerun_asks_once_marks_the_segment_and_starts_a_run(own: Browser, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    asked = own.get(f"rerun?name={BAD.incoming.replace('%', '%25')}")
+    assert asked.count('method="post"') == 1
+    assert own.guard.runs == []
+    there = own.post("rerun", {"name": BAD.incoming})
+    entry = LedgerEntry.read(store, BAD.ledger)
+    assert entry is not None
+    assert (entry.state, entry.history[-1]["state"]) == ("retry", "quarantined")
+    found = own.get(there.removeprefix("/writetime/"))
+    assert "cdc_ingest was started" in text(found)
+    assert "The DAG is paused" in text(found)
+    assert "/dags/cdc_ingest/runs/manual__%3Cb%3E" in found
+    # Pressed a second time, there is nothing left to do.
+    assert "it is retry" in own.post("rerun", {"name": BAD.incoming}, status=409)
+    assert len(own.guard.runs) == 1
+
+
+def test_only_what_waits_is_run_again(own: Browser) -> None:
+    own.post("rerun", {"name": bucket.ref(0, 8).incoming}, status=409)
+    own.post("rerun", {"name": "cdc/x"}, status=404)
+    own.post("rerun", {}, status=404)
+    assert own.guard.runs == []
+
+
+def test_a_replay_asks_once_and_takes_whole_hours(own: Browser) -> None:
+    asked = own.get("replay?start=2026-05-04T12:30&end=2026-05-04T13:01", "replayer")
+    assert "2026-05-04 12:00:00Z to 2026-05-04 14:00:00Z" in text(asked)
+    assert "45 of them" in text(asked)
+    start, end = re.findall(r'name="(?:start|end)" value="([^"]+)"', asked)
+    own.post("replay", {"start": start, "end": end}, "replayer")
+    times = {"start": "2026-05-04T12:00:00+00:00", "end": "2026-05-04T14:00:00+00:00"}
+    assert own.guard.runs == [("replayer", "cdc_replay", times)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("", ""), ("x", "2026-05-04T13:00"), ("2026-05-04T13:00", "2026-05-04T13:00"), ("2020-01-01", "2026-01-01")]
+)
+def test_a_replay_of_no_hours_is_refused(own: Browser, start: str, end: str) -> None:
+    own.post("replay", {"start": start, "end": end}, status=422)
+    own.get(f"replay?start={start}&end={end}")
+    assert own.guard.runs == []
+
+
+def test_a_bucket_that_cannot_be_read_is_told(page: Any) -> None:
+    from writetime.errors import StoreUnavailable
+
+    def broken() -> Batches:
+        raise StoreUnavailable("no answer", operation="list objects", obj="<cdc>")
+
+    client = TestClient(page.build(broken, Guard(page.Started)))
+    answer = client.get("/", headers={"user": "operator"})
+    assert answer.status_code == 503
+    assert "list objects: <cdc>: no answer" in text(answer.text)
