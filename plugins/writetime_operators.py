@@ -22,9 +22,11 @@ from writetime.batch.check import check_segment
 from writetime.batch.documents import Manifest
 from writetime.batch.plan import checked_clock, plan_ingest, plan_maintain, plan_replay, read_sealed
 from writetime.batch.publish import publish_due
+from writetime.bootstrap.run import due
 from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
+from writetime.names import touched_prefix
 from writetime.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,6 +103,30 @@ class PlanMaintainOperator(BaseOperator):
         manifest = planned(plan_maintain, "no batch has been sealed yet: there is no state to maintain")
         self.log.info("batch %s (maintain)", manifest.number)
         return manifest.number
+
+
+class PlanBootstrapOperator(BaseOperator):
+    """The tables to be read from the ring: that one, or those due; skips what follows when there are none, nor rows to be read again."""
+
+    template_fields: Sequence[str] = ("table",)
+
+    def __init__(self, *, table: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+
+    def execute(self, context: Context) -> list[str]:
+        if self.table:
+            return [self.table]
+        config, store = pipeline()
+        try:
+            tables = [table.full_name for table in due(store, config)]
+        except WritetimeError as error:
+            raise failure(error) from error
+        touched = any(True for _ in store.list(touched_prefix(config.cluster.name)))
+        if not tables and (not touched or config.cluster.cql is None):
+            raise AirflowSkipException("no table is due, and no row is to be read again")
+        self.log.info("tables due: %s; rows to be read again: %s", ", ".join(tables) or "none", "yes" if touched else "none")
+        return tables
 
 
 class SparkJobOperator(SparkSubmitOperator):

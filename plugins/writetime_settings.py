@@ -18,6 +18,7 @@ class Settings:
     pipeline: str
     owner: str
     ingest_schedule: str | None
+    bootstrap_schedule: str | None
     maintain_schedule: str | None
     publish_schedule: AssetOrTimeSchedule | list[Asset]
     outbox: Asset
@@ -35,6 +36,7 @@ def read_settings() -> Settings:
         pipeline=pipeline,
         owner=airflow.owner,
         ingest_schedule=airflow.ingest_schedule,
+        bootstrap_schedule=airflow.bootstrap_schedule,
         maintain_schedule=airflow.maintain_schedule,
         publish_schedule=publish_schedule(outbox, airflow.publish_fallback),
         outbox=outbox,

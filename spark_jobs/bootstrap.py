@@ -75,14 +75,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--table", action="append", default=[], help="keyspace.table; may be given several times")
     parser.add_argument("--token-range", default="", help="A:B: only tokens > A and <= B")
-    parser.add_argument("--due", action="store_true", help="the tables that ought to be read by themselves")
+    parser.add_argument("--due", action="store_true", help="without --table: the tables that ought to be read by themselves")
     parser.add_argument("--touched", action="store_true", help="rows that batches have noted to be read again")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON, one a line")
     options = parser.parse_args(arguments)
     try:
         made = run(
             load(options.config),
-            tables=options.table,
+            tables=[name for name in options.table if name],
             part=runs.parse_part(options.token_range) if options.token_range else None,
             due=options.due,
             touched=options.touched,
@@ -97,18 +97,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    config: PipelineConfig, *, tables: Sequence[str] = (), part: runs.Range | None = None, due: bool = False, touched: bool = False
+    config: PipelineConfig,
+    *,
+    tables: Sequence[str] = (),
+    part: runs.Range | None = None,
+    due: bool = False,
+    touched: bool = False,
+    tell: Callable[[Run], None] | None = None,
 ) -> list[Run]:
-    """Read the tables, those due, and the rows that were noted. BatchError at the first that cannot be read to its end."""
+    """Read the rows that were noted, and the tables; if there are none, those that are due. BatchError at the first that cannot be read to
+    its end. `tell` is told now and then how far a run is."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     spark = spark_session(config, f"writetime bootstrap {config.pipeline}")
     try:
-        job = Bootstrap(config, config.cluster.cql, open_store(config.bucket), spark)
+        job = Bootstrap(config, config.cluster.cql, open_store(config.bucket), spark, tell or _log)
         if touched:
             job.read_touched()
         found = [runs.table_named(job.schema, name) for name in tables]
-        found += runs.due(job.store, config) if due else []
+        found += runs.due(job.store, config) if due and not tables else []
         return [job.read_table(table, part) for table in found]
     finally:
         spark.stop()
@@ -125,6 +132,7 @@ class Bootstrap:
     cql: CqlConfig
     store: Store
     spark: SparkSession
+    tell: Callable[[Run], None]
 
     def __post_init__(self) -> None:
         self.cluster = self.config.cluster.name
@@ -242,8 +250,7 @@ class Bootstrap:
 
         def tell() -> None:
             while not stop.wait(_TOLD_EVERY):
-                now = runs.update(self.store, run, datetime.now(UTC))
-                log.info("reading", table=f"{run.keyspace}.{run.table}", rows=now.rows, frames=now.frames, remaining=now.remaining)
+                self.tell(runs.update(self.store, run, datetime.now(UTC)))
 
         teller = threading.Thread(target=tell, daemon=True)
         teller.start()
@@ -252,6 +259,10 @@ class Bootstrap:
         finally:
             stop.set()
             teller.join()
+
+
+def _log(run: Run) -> None:
+    log.info("reading", table=f"{run.keyspace}.{run.table}", rows=run.rows, frames=run.frames, remaining=run.remaining)
 
 
 def _by_range(run: Run, wanted: frozenset[int]) -> Callable[[Batches], Batches]:

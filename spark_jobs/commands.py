@@ -1,0 +1,70 @@
+"""The command `writetime bootstrap`. Imports Spark and the driver when it runs: the command line loads this module for its help alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from writetime.bootstrap.run import Run
+    from writetime.config import PipelineConfig
+
+
+def bootstrap(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with `cluster.cql`.", show_default=False)],
+    table: Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given several times.")] = None,
+    token_range: Annotated[str, typer.Option("--token-range", help="Only tokens > A and <= B.", metavar="A:B")] = "",
+    due: Annotated[bool, typer.Option("--due", help="The tables that ought to be read by themselves, by snapshot.mode.")] = False,
+    touched: Annotated[bool, typer.Option("--touched", help="The rows that batches have noted to be read again.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only show the runs so far.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Runs as JSON, one a line.")] = False,
+) -> None:
+    """Read tables from the ring while they are written to, and let the next batch take in what is news. Goes on with what is unfinished."""
+    from writetime.bootstrap import run as runs
+    from writetime.config import load
+    from writetime.errors import ConfigError
+    from writetime.store import open_store
+
+    settings = load(config)
+    if status:
+        found = list(runs.runs(open_store(settings.bucket), settings.cluster.name))
+        made = [run for run in found if not table or f"{run.keyspace}.{run.table}" in table]
+    elif not (table or due or touched):
+        raise ConfigError("nothing is asked for", operation="run a command", obj="bootstrap", hint="Give --table, --due or --touched.")
+    else:
+        part = runs.parse_part(token_range) if token_range else None
+        made = _read(settings, table or [], part, due=due, touched=touched, quiet=as_json)
+    for run in made:
+        typer.echo(run.model_dump_json() if as_json else run.line())
+
+
+def _read(settings: PipelineConfig, tables: list[str], part: tuple[int, int] | None, *, due: bool, touched: bool, quiet: bool) -> list[Run]:
+    from spark_jobs import bootstrap as job
+
+    if quiet:
+        return job.run(settings, tables=tables, part=part, due=due, touched=touched)
+    with _bars() as tell:
+        return job.run(settings, tables=tables, part=part, due=due, touched=touched, tell=tell)
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[Run], None]]:
+    """A bar a table, of its ranges; nothing where there is no terminal but the runs' lines at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("ranges"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bars: dict[str, object] = {}
+
+        def tell(run: Run) -> None:
+            about = f"{run.keyspace}.{run.table}: {run.rows} rows, {run.frames} news"
+            if run.run not in bars:
+                bars[run.run] = progress.add_task(about, total=len(run.ranges))
+            progress.update(bars[run.run], description=about, completed=len(run.ranges) - run.remaining)  # type: ignore[arg-type]
+
+        yield tell
