@@ -25,7 +25,7 @@ import structlog
 import tenacity
 
 from shippers import node, seen, spill, upload
-from shippers.folder import Found, State, classify, look
+from shippers.folder import Found, State
 from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
 from shippers.tail import Tail
@@ -380,14 +380,15 @@ class Agent:
         if every is None or time.monotonic() < self._next_tail:
             return
         self._next_tail = time.monotonic() + every
-        if facts is None or self._level is Level.ALARM:
-            return
         self._tails_failed = []
         try:
-            growing = [item for item in classify(look(self._node.cdc_raw)) if item.state is State.GROWING]
+            view = self._see()
         except ShipError as error:
             self._tails_failed.append(error)
             return
+        if facts is None or view.level is Level.ALARM:
+            return
+        growing = [item for item in view.here if item.state is State.GROWING]
         self._tail.keep({item.segment for item in growing if item.segment})
         for item in growing:
             if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):

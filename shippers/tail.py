@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from shippers.gentle import forget_range
 from writetime import parts
 from writetime.commitlog import descriptor, sections
+from writetime.commitlog.sections import Place
 from writetime.errors import PreconditionFailed, SegmentError, ShipError
 from writetime.names import SegmentName, SegmentRef
 from writetime.store import ObjectInfo, Store
@@ -33,13 +34,6 @@ MOST: Final = 8 << 20
 _FIXED: Final = 14
 _CRC: Final = 4
 _LENGTH: Final = struct.Struct(">I")
-
-
-class Place(NamedTuple):
-    """Where a section ends: in the file, and in the unpacked segment."""
-
-    position: int
-    logical: int
 
 
 class Shipped(NamedTuple):

@@ -51,6 +51,7 @@ from writetime.batch.documents import (
     Accounting,
     LocalDocument,
     Manifest,
+    Mark,
     Problem,
     Sealed,
     SegmentInput,
@@ -411,8 +412,13 @@ class Batch:
                 problems[number].append(self._keep(number, position, body, detail))
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems[index], key=lambda p: (p.position, p.size, p.kind, p.message))
-            count = {name: counts[index][name] for name in ("frames", "updates")}
-            self.outcomes[index] = SegmentOutcome(object=segment.object, problems=found, torn=torn[index], **count)
+            taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
+            if "mark" in taken:
+                taken["mark"]["sound"] &= not found
+            outcome = SegmentOutcome.model_validate({"object": segment.object, "problems": found, "torn": torn[index], **taken})
+            if outcome.differs:
+                log.error("does not begin with what its parts held", object=segment.object, batch=self.manifest.number)
+            self.outcomes[index] = outcome
 
     def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
         for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").distinct().toLocalIterator():
@@ -572,12 +578,23 @@ class Batch:
             accounting=accounting,
             state=state,
             held=sorted([*still_held, *failed]),
+            growing=self._growing(),
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
             horizon=self.base.horizon if self.base else None,
             events=sum(account.events for account in accounting),
         )
         return seal(self.store, self.manifest.cluster, sealed)
+
+    def _growing(self) -> dict[str, Mark]:
+        """How far segments of which there are parts only are taken in, after this batch."""
+        marks = dict(self.base.growing if self.base else {})
+        for index, segment in enumerate(self.manifest.segments):
+            if (mark := self.outcomes[index].mark) is not None:
+                marks[segment.object] = mark
+            else:
+                marks.pop(segment.ref.growing, None)
+        return marks
 
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:

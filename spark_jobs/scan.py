@@ -8,6 +8,9 @@ of different nodes and of about the same time, so that what replicas hold in com
 in memory, and of each distinct mutation one body. A segment's frames are arrays of positions in its image; nothing is made for each of
 them but a digest. Only mutations of several updates, and those of the schema, are parsed.
 
+Of a segment that grows there are parts, which are read behind what earlier batches have taken in; its whole file is read behind that as
+well, if it begins with the very bytes that the parts held. Both stages read the same bytes, so they come to the same.
+
 A damaged range becomes a row with its bytes; nothing is dropped: the counts of the survey and the rows of routing must come to the same.
 Knows no driver state but what it is given.
 """
@@ -29,25 +32,27 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jobs.runs import Ints, fixed
-from writetime.batch.documents import SegmentInput
+from writetime.batch.documents import Mark, SegmentInput, Tail
 from writetime.commitlog import cells
 from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.sections import Place
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.commitlog.vint import read_unsigned
 from writetime.errors import BatchError, DecodeError, MalformedMutation, ObjectNotFound, SegmentError, UnknownTable, WritetimeError
 from writetime.schema.model import Schema
 from writetime.schema.system import LOCAL, SCHEMA_TABLES
 from writetime.store import Store, open_store
+from writetime.store.checksum import crc32c
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Batches = Iterable[pa.RecordBatch]
 
-_PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64())])
+_PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64()), ("tail", pa.string())])
 SEGMENTS = pa.schema([("segments", pa.list_(_PLACE))])
-"""A task each: its segments by their index in the manifest, ascending."""
+"""A task each: its segments by their index in the manifest, ascending. `tail` is a `Tail` as JSON, if the segment has one."""
 
 SURVEY = pa.schema(
     [
@@ -58,8 +63,8 @@ SURVEY = pa.schema(
         ("detail", pa.string()),  # JSON: of a problem its kind, size and message; of `done` the counts
     ]
 )
-"""`done` comes once a segment: `frames`, `updates`, and `tables`: [frames, updates, frames of one update] by the table id of a frame's
-first update."""
+"""`done` comes once a segment: `frames`, `updates`, `tables`: [frames, updates, frames of one update] by the table id of a frame's first
+update; and of what was taken in part by part, `mark`, `skipped` and `differs` as in a SegmentOutcome."""
 
 COPIES = pa.list_(pa.struct([("segment", pa.int32()), ("position", pa.int64())]))
 ROUTED = pa.schema(
@@ -87,6 +92,7 @@ GROUP_BYTES = 128 << 20
 SMALL_GROUP_BYTES = 16 << 20
 """Up to so many bytes, segments go into one task whoever wrote them: a task ought to be worth its start."""
 _BYTES_PER_BATCH = 4 << 20
+_LONGEST_HEADER = 18 + 0xFFFF
 _DIGEST_BYTES = 16
 """128 bits of a cryptographic hash: nobody can make two mutations look like one."""
 
@@ -145,9 +151,13 @@ class _Group:
         self.size += segment.size
 
 
-def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]) -> list[tuple[list[tuple[int, str, int]]]]:
+def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]) -> list[tuple[list[tuple[int, str, int, str | None]]]]:
     """Groups as rows of SEGMENTS."""
-    return [([(index, segments[index].object, segments[index].generation) for index in group],) for group in members]
+    return [([_place(index, segments[index]) for index in group],) for group in members]
+
+
+def _place(index: int, segment: SegmentInput) -> tuple[int, str, int, str | None]:
+    return index, segment.object, segment.generation, segment.tail.model_dump_json() if segment.tail is not None else None
 
 
 def tasks(spark: SparkSession, segments: Sequence[SegmentInput], members: Sequence[Sequence[int]]) -> DataFrame:
@@ -181,6 +191,7 @@ class _Segment:
     tables: list[UUID]
     size: int
     problems: list[dict[str, Any]]
+    taken: dict[str, Any] = field(default_factory=dict)
 
     def body(self, at: int) -> bytes:
         offset = int(self.frames.offset[at])
@@ -204,24 +215,74 @@ class _Reader:
                 yield row["segments"]
 
     def open(self, place: dict[str, Any]) -> _Segment:
-        number, name = place["segment"], place["object"]
+        number, tail = place["segment"], place["tail"] and Tail.model_validate_json(place["tail"])
         try:
-            buffer = self.store.read(name, generation=place["generation"])
+            read = self._read(place, tail) if tail else _Read(self.store.read(place["object"], generation=place["generation"]))
         except ObjectNotFound as error:
-            return _unreadable(number, "gone", b"", error)
+            return _unreadable(number, "gone", b"", error, {} if tail is None else _stuck(tail))
         try:
-            found = scan(buffer, name=name, keys=self.keys)
+            found = scan(read.buffer, name=f"{place['object']}.log" if read.grown else place["object"], keys=self.keys, begin=read.begin)
         except SegmentError as error:
-            return _unreadable(number, type(error).__name__, buffer, error)
-        return _segment(number, found)
+            return _unreadable(number, type(error).__name__, read.buffer[read.start :], error, {} if tail is None else _stuck(tail))
+        return _segment(number, found, read)
+
+    def _read(self, place: dict[str, Any], tail: Tail) -> _Read:
+        """What there is behind the mark, at its place in the file."""
+        after = tail.after or Mark()
+        if not tail.parts:
+            buffer = self.store.read(place["object"], generation=place["generation"])
+            same = len(buffer) >= after.position and crc32c(buffer[: after.position]) == after.crc32c
+            return _Read(buffer, after=after if same else None, differs=not same)
+        pieces, position = [], after.position
+        for part in tail.parts:
+            start, end = part.range
+            pieces.append(self.store.read(part.object, generation=part.generation, start=position - start, end=end - start))
+            position = end
+        head = b""
+        if tail.header is not None:
+            head = self.store.read(tail.header.object, generation=tail.header.generation, end=min(_LONGEST_HEADER, after.position))
+        data = b"".join(pieces)
+        grown = after.model_copy(update={"position": position, "crc32c": crc32c(data, after.crc32c)})
+        return _Read(head.ljust(after.position, b"\0") + data, after=tail.after, grown=grown)
 
 
-def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError) -> _Segment:
+class _Read(NamedTuple):
+    """A segment's bytes, of which those before `after` were taken in. `grown`, if they come from parts: how far they go. `differs`: the
+    whole file does not begin with what the parts had held."""
+
+    buffer: bytes
+    after: Mark | None = None
+    grown: Mark | None = None
+    differs: bool = False
+
+    @property
+    def begin(self) -> Place | None:
+        return self.after.place if self.after else None
+
+    @property
+    def start(self) -> int:
+        return self.after.position if self.after else 0
+
+    def taken(self, found: Scan) -> dict[str, Any]:
+        """What a SegmentOutcome says of it."""
+        if self.grown is None:
+            return {"skipped": self.after.frames} if self.after else {"differs": True} if self.differs else {}
+        mark = self.grown.model_copy(update={"logical": found.end, "frames": self.grown.frames + len(found.frames)})
+        return {"mark": mark.model_dump()}
+
+
+def _stuck(tail: Tail) -> dict[str, Any]:
+    """Of parts that cannot be read: what was taken in before stays what it is, and no more comes of parts."""
+    return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump()} if tail.parts else {}
+
+
+def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> _Segment:
     nothing = np.zeros(0, np.int64)
-    return _Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, [_problem(number, kind, 0, buffer, str(error))])
+    problems = [_problem(number, kind, 0, buffer, str(error))]
+    return _Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, problems, taken)
 
 
-def _segment(number: int, found: Scan) -> _Segment:
+def _segment(number: int, found: Scan, read: _Read) -> _Segment:
     frames, ids, refused = _peeked(found)
     problems = [
         _problem(number, type(error).__name__, found.frames[at].position, found.body(found.frames[at]), str(error)) for at, error in refused
@@ -231,7 +292,7 @@ def _segment(number: int, found: Scan) -> _Segment:
     tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
     codes = tables.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     known = [UUID(bytes=table_id) for table_id in tables.dictionary.to_pylist()]
-    return _Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems)
+    return _Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems, read.taken(found))
 
 
 def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[tuple[int, DecodeError]]]:
@@ -308,7 +369,7 @@ def _survey(segment: _Segment) -> Iterator[dict[str, Any]]:
     size = len(segment.tables)
     numbers = [np.bincount(frames.table, weights=each, minlength=size) for each in (None, frames.updates, frames.updates == 1)]
     tables = {str(table_id): [int(column[code]) for column in numbers] for code, table_id in enumerate(segment.tables)}
-    counts = {"frames": segment.size, "updates": int(frames.updates.sum()), "tables": dict(sorted(tables.items()))}
+    counts = {"frames": segment.size, "updates": int(frames.updates.sum()), "tables": dict(sorted(tables.items()))} | segment.taken
     yield _surveyed("done", segment.number, 0, None, json.dumps(counts))
 
 

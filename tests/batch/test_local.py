@@ -13,10 +13,11 @@ import pytest
 
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.documents import Ending, LocalDocument, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
+from writetime.batch.documents import Ending, LocalDocument, Manifest, Mark, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
 from writetime.batch.local import all_segments, cuts, decide, only, read_local, settle
 from writetime.batch.plan import plan_ingest, plan_replay
 from writetime.commitlog.encode import encode_mutation
+from writetime.errors import BatchError
 from writetime.model import Cell, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Schema, Table
 from writetime.schema.system import LOCAL, TABLES
@@ -63,6 +64,13 @@ class Ring:
         self.store.put(name, f"{node} {segment}".encode(), metadata={"sealed_at": minute(at).isoformat(), "ending": ending})
         self.told[f"{node} {segment}"] = list(local)
 
+    def part(self, node: str, segment: int, start: int, end: int, at: float, *local: bytes) -> str:
+        """Of a segment that grows, bytes [start, end), synced at that minute."""
+        name = self.ref(node, segment).part(start, end)
+        self.store.put(name, bytes(end - start), metadata={"sealed_at": minute(at).isoformat()})
+        self.told[f"{node} {segment}"] = list(local)
+        return name
+
     def plan(self) -> Manifest:
         self.clock += 1
         manifest = plan_ingest(self.store, CLUSTER, now=minute(1000 + self.clock))
@@ -86,11 +94,18 @@ class Ring:
             state={name: versions.captured_up_to(base.number) for name, versions in (base.state if base else {}).items() if base}
             | {str(t.id): ShardVersions(generation=lives.get(str(t.id), 0), buckets=[1]) for t in self.captured},
             held=[bad] if bad else [],
+            growing=self._growing(manifest, base),
         )
         self.store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
         archive(self.store, CLUSTER, manifest.number)
         self.batches.append((manifest, document))
         return document
+
+    @staticmethod
+    def _growing(manifest: Manifest, base: Sealed | None) -> dict[str, Mark]:
+        whole = {segment.ref.growing for segment in manifest.segments if not segment.grows}
+        known = {name: mark for name, mark in (base.growing if base else {}).items() if name not in whole}
+        return known | {s.object: Mark(position=s.end, logical=s.end, frames=3) for s in manifest.segments if s.grows}
 
     def batch(self) -> LocalDocument:
         return self.run(self.plan())
@@ -319,3 +334,62 @@ def test_a_record_that_cannot_be_read_is_told_and_holds_up_no_other(ring: Ring) 
     document = ring.batch()
     assert document.opened == [ORDERS.id]
     assert [text.split(":")[0] for text in document.not_understood] == [ring.ref("a", 1).incoming]
+
+
+# --- segments that grow -----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_read_again_as_long_as_the_whole_file_is_not_there(ring: Ring) -> None:
+    first = ring.part("a", 1, 0, 100, 1)
+    ring.batch()
+    ring.part("a", 1, 100, 200, 4, truncated(1, 50, 3))
+    document = ring.batch()
+    assert reread(document) == {"a 1": {7: 50}}
+    tail = document.rereads[0].segment.tail
+    assert tail is not None
+    assert ([part.object for part in tail.parts], tail.after, tail.header) == ([first], None, None)
+    # The rest comes with the whole file, and what came before it with parts: read again is those.
+    ring.ship("a", 1, 9, truncated(1, 150, 8))
+    document = ring.batch()
+    assert reread(document) == {"a 1": {7: 150}}
+    assert document.rereads[0].segment.grows
+    assert list(ring.store.list("cdc_parts/")) == []
+    ring.ship("a", 2, 14, truncated(1, 160, 12))
+    document = ring.batch()
+    assert [each.segment.object.split("/")[0] for each in document.rereads] == ["cdc_archive"]
+
+
+def test_what_was_taken_in_part_by_part_opens_nothing_anew(ring: Ring) -> None:
+    ring.part("a", 1, 0, 100, 1)
+    ring.batch()
+    ring.part("a", 1, 100, 200, 4, truncated(1, 50, 3))
+    assert ring.batch().opened == [ORDERS.id]
+    ring.part("a", 1, 200, 300, 5)
+    ring.part("b", 1, 0, 10, 2, truncated(1, 5, 3))
+    assert ring.batch().opened == [], "nothing of that node was judged before"
+    ring.ship("a", 1, 9)
+    assert (ring.batch().opened, list(ring.store.list("cdc_parts/ring/dc1/a"))) == ([], [])
+
+
+def test_parts_that_are_gone_though_they_are_needed_are_an_error(ring: Ring) -> None:
+    name = ring.part("a", 1, 0, 100, 1)
+    ring.batch()
+    ring.store.delete(name)
+    ring.ship("a", 2, 4, truncated(1, 50, 3))
+    with pytest.raises(BatchError, match="parts of it are gone"):
+        ring.batch()
+
+
+def test_parts_that_went_since_the_document_was_made_are_decided_anew(ring: Ring) -> None:
+    name = ring.part("a", 1, 0, 100, 1)
+    ring.batch()
+    ring.part("a", 1, 100, 200, 4, truncated(1, 50, 3))
+    manifest = ring.plan()
+    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    first = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
+    assert settle(ring.store, manifest, base, ring.rows(manifest), ring.captured) == first
+    ring.store.delete(name)
+    ring.store.put(name, bytes(100))
+    again = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
+    assert again.generations[ORDERS.id].generation == first.generations[ORDERS.id].generation + 1
+    assert reread(again) == reread(first)

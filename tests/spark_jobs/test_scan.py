@@ -22,7 +22,7 @@ from tests.ring import packed
 from tests.ring.recording import Recording
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
-from writetime.batch.documents import SegmentInput
+from writetime.batch.documents import Mark, SegmentInput, Tail
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.vint import write_unsigned
@@ -401,5 +401,7 @@ def test_every_segment_is_in_one_task(drawn: list[tuple[int, int, int]]) -> None
 
 def test_groups_as_rows() -> None:
     segments = inputs((0, 0, 1), (1, 0, 1), (2, 0, 1))
-    places = [(at, segment.object, 1) for at, segment in enumerate(segments)]
+    segments[1] = segments[1].model_copy(update={"tail": Tail(after=Mark(position=9, logical=9))})
+    told = [segment.tail and segment.tail.model_dump_json() for segment in segments]
+    places = [(at, segment.object, 1, told[at]) for at, segment in enumerate(segments)]
     assert scan.task_rows(segments, [[0, 2], [1]]) == [([places[0], places[2]],), ([places[1]],)]

@@ -1,20 +1,24 @@
 """After the seal: move what was taken in to the archive, and write every segment's ledger entry.
 
 Strategy: per segment copy, compare, note, delete, in that order, each step idempotent, so that a rerun from any point of death
-ends the same. The archive is never overwritten. A segment with problems stays where it is and is noted as quarantined.
+ends the same. The archive is never overwritten. A segment with problems stays where it is and is noted as quarantined. Of one that grows,
+only the ledger is written; its parts go when its whole file is archived, since nothing needs them any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal
 
-from writetime import names
+from writetime import names, parts
 from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, SegmentState
 from writetime.errors import BatchError, ChecksumMismatch, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
 
-Moved = Literal["archived", "quarantined"]
+Moved = Literal["archived", "quarantined", "growing"]
 
 
 def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
@@ -42,6 +46,16 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
     return moved
 
 
+def sweep(store: Store, cluster: str) -> int:
+    """Remove the parts of segments whose whole file is in the archive: those that came after it, or were left over; bytes freed."""
+    freed = 0
+    for ref, found in groupby(parts.found(store, names.parts_prefix(cluster)), key=itemgetter(0)):
+        entry = LedgerEntry.read(store, ref.ledger)
+        if entry is not None and entry.state == "archived" and entry.archived_as and store.head(entry.archived_as) is not None:
+            freed += _remove_parts(store, (part for _, part in found))
+    return freed
+
+
 def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
     """A person has cleared a quarantined segment: let the next batch take it in again."""
     ref = names.SegmentRef.from_object(object_name)
@@ -56,6 +70,9 @@ def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
 
 
 def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOutcome) -> Moved:
+    if segment.grows:
+        _note(store, segment, "growing", batch, outcome, None)
+        return "growing"
     if not outcome.ok:
         _note(store, segment, "quarantined", batch, outcome, None)
         return "quarantined"
@@ -65,6 +82,7 @@ def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOut
         return "quarantined"
     _note(store, segment, "archived", batch, outcome, target)
     _remove_incoming(store, segment)
+    _remove_parts(store, parts.of(store, segment.ref))
     return "archived"
 
 
@@ -103,6 +121,19 @@ def _replaced(segment: SegmentInput) -> Problem:
     return Problem(kind="replaced", position=0, size=segment.size, message=message)
 
 
+def _remove_parts(store: Store, found: Iterable[parts.Part]) -> int:
+    """Bytes freed."""
+    freed = 0
+    for part in list(found):
+        try:
+            store.delete(part.info.name, if_generation=part.info.generation)
+            freed += part.info.size
+        except (ObjectNotFound, PreconditionFailed):
+            # Somebody else sweeps as well.
+            continue
+    return freed
+
+
 def _remove_incoming(store: Store, segment: SegmentInput) -> None:
     try:
         store.delete(segment.object, if_generation=segment.generation)
@@ -119,7 +150,9 @@ def _note(
     old = LedgerEntry.model_validate_json(store.read(name, generation=before.generation)) if before else None
     if old and (old.state, old.batch) == (state, batch):
         return old
-    step = {"state": old.state, "batch": old.batch, "updated_at": old.updated_at.isoformat()} if old else None
+    # A segment that grows from batch to batch is one step.
+    moved_on = old is not None and not (old.state == state == "growing")
+    step = {"state": old.state, "batch": old.batch, "updated_at": old.updated_at.isoformat()} if old and moved_on else None
     entry = LedgerEntry(
         object=segment.object,
         state=state,
@@ -128,7 +161,8 @@ def _note(
         sealed_at=segment.sealed_at,
         ending=segment.ending,
         batch=batch,
-        frames=outcome.frames,
+        frames=outcome.mark.frames if outcome.mark else outcome.frames + outcome.skipped,
+        position=outcome.mark.position if outcome.mark else None,
         problems=outcome.problems,
         archived_as=archived_as,
         updated_at=datetime.now(UTC),

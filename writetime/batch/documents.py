@@ -5,7 +5,7 @@ Times are ISO-8601 UTC, `now` is seconds since the Unix epoch, positions are log
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -13,11 +13,13 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from writetime import names
+from writetime.commitlog.sections import Place
 from writetime.errors import ObjectNotFound
+from writetime.parts import Part
 from writetime.store import ObjectInfo, Store
 
 BatchKind = Literal["ingest", "replay", "maintain"]
-SegmentState = Literal["archived", "quarantined", "retry"]
+SegmentState = Literal["archived", "quarantined", "retry", "growing"]
 Ending = Literal["completed", "after-crash"]
 
 
@@ -38,8 +40,53 @@ class Document(BaseModel):
             return None
 
 
+class Mark(Document):
+    """How far a growing segment was taken in: `position` bytes of its file, which have that CRC32C and hold so many frames; `logical` is
+    that place in the unpacked segment.
+
+    `sound`: nothing was wrong with them. If anything was, the whole file is taken in from its beginning when it comes. Without a `logical`
+    they could not be read at all, and no more parts of the segment are: its whole file has to show what it is."""
+
+    position: int = 0
+    logical: int | None = None
+    crc32c: int = 0
+    frames: int = 0
+    sound: bool = True
+
+    @property
+    def place(self) -> Place | None:
+        """Where reading goes on."""
+        return None if self.logical is None else Place(self.position, self.logical)
+
+
+class PartInput(Document):
+    """A part of a growing segment, as the manifest pins it."""
+
+    object: str
+    generation: int
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The bytes [start, end) of the segment's file that it holds."""
+        return names.part_range(self.object)
+
+
+class Tail(Document):
+    """What is particular about a segment that grows, or of which parts were taken in before the whole file came.
+
+    `parts`, of a growing one, hold its file without a gap from `after` on, up to the end of the last. `header` is the part that begins with
+    the segment's header, if reading does not begin there. `after`: what earlier batches have taken in."""
+
+    parts: list[PartInput] = []
+    header: PartInput | None = None
+    after: Mark | None = None
+
+
 class SegmentInput(Document):
-    """One segment as the manifest pins it: that generation of that object. `ending` is how its node left it, as the shipper saw it."""
+    """One segment as the manifest pins it: that generation of that object. `ending` is how its node left it, as the shipper saw it.
+
+    Of a growing segment there is no object of that name, but the parts of `tail` below it; generation and checksum are the last part's, the
+    size is theirs together."""
 
     object: str
     generation: int
@@ -47,6 +94,26 @@ class SegmentInput(Document):
     crc32c: int
     sealed_at: datetime
     ending: Ending = "completed"
+    tail: Tail | None = None
+
+    @classmethod
+    def growing(cls, ref: names.SegmentRef, run: Sequence[Part], *, header: Part | None = None, after: Mark | None = None) -> SegmentInput:
+        """Of a growing segment, parts that follow each other (`writetime.parts.run`)."""
+        last = cls.from_object(run[-1].info)
+        start = after.position if after else 0
+        tail = Tail(parts=[_pinned(part) for part in run], header=None if header is None else _pinned(header), after=after)
+        return last.model_copy(update={"object": ref.growing, "size": run[-1].end - start, "tail": tail})
+
+    @property
+    def grows(self) -> bool:
+        """Whether this is what is there of a segment that still grows."""
+        return self.tail is not None and bool(self.tail.parts)
+
+    @property
+    def end(self) -> int:
+        """Of a growing segment, the place in its file where the last part ends."""
+        assert self.tail is not None
+        return self.tail.parts[-1].range[1]
 
     @classmethod
     def from_object(cls, info: ObjectInfo) -> SegmentInput:
@@ -63,6 +130,10 @@ class SegmentInput(Document):
     @property
     def ref(self) -> names.SegmentRef:
         return names.SegmentRef.from_object(self.object)
+
+
+def _pinned(part: Part) -> PartInput:
+    return PartInput(object=part.info.name, generation=part.info.generation)
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -142,17 +213,24 @@ class Problem(Document):
 
 class SegmentOutcome(Document):
     """What a batch made of one segment. `torn`: bytes that its node had not synced when it crashed. It has lost them as well, so they are
-    no problem; of a segment that its node completed they would be one."""
+    no problem; of a segment that its node completed they would be one.
+
+    `mark`, of a growing segment: how far it is taken in now. `skipped`, of a whole one: frames that had been taken in while it grew; they
+    are not among `frames`. `differs`: its beginning is not what the parts had held, so all of it was taken in."""
 
     object: str
     frames: int = 0
     updates: int = 0
     problems: list[Problem] = []
     torn: int = 0
+    mark: Mark | None = None
+    skipped: int = 0
+    differs: bool = False
 
     @property
     def ok(self) -> bool:
-        return not self.problems
+        """Whether nothing waits for a person. Of a growing segment nothing does: its whole file will be looked at."""
+        return not self.problems or self.mark is not None
 
 
 class Accounting(Document):
@@ -183,6 +261,9 @@ class Sealed(Document):
     accounting: list[Accounting]
     state: dict[str, ShardVersions] = Field(description="By table id: the state versions the next batch starts from.")
     held: list[str] = Field(default=[], description="Objects under cdc/ that wait for a person: quarantined and not yet cleared.")
+    growing: dict[str, Mark] = Field(
+        default={}, description="How far the segments were taken in of which there are parts only, by the name that these lie below."
+    )
     snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
     horizon: int | None = Field(
@@ -245,7 +326,8 @@ class LocalDocument(Document):
 class LedgerEntry(Document):
     """What became of one segment; overwritten as it moves on, `history` keeps the way it came.
 
-    `sealed_at` and `ending` are the shipper's notes on the first copy: one that a person has put in its place need not carry them."""
+    While it grows, `position` is how far its file was taken in, and its parts lie below `object`. `sealed_at` and `ending` are the
+    shipper's notes on the first copy: one that a person has put in its place need not carry them."""
 
     object: str
     state: SegmentState
@@ -255,6 +337,7 @@ class LedgerEntry(Document):
     ending: Ending = "completed"
     batch: int
     frames: int = 0
+    position: int | None = None
     problems: list[Problem] = []
     archived_as: str | None = None
     updated_at: datetime

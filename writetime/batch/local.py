@@ -19,12 +19,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from writetime import names
+from writetime import names, parts
 from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
 from writetime.batch.plan import read_manifest
 from writetime.batch.truncations import Cut, Cuts, Source, Truncate, cuts_by_table
 from writetime.commitlog.mutation import decode_mutation
-from writetime.errors import DecodeError, NotASegment, PreconditionFailed
+from writetime.errors import BatchError, DecodeError, NotASegment, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
 from writetime.schema.model import Schema, Table
 from writetime.schema.system import TABLES
@@ -62,8 +62,8 @@ def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
 
 def _is_there(store: Store, segment: SegmentInput) -> bool:
     """Whether it still is the object that was pinned: one that waits for a person may have been mended meanwhile."""
-    info = store.head(segment.object)
-    return info is not None and info.generation == segment.generation
+    pinned = segment.tail.parts if segment.tail is not None and segment.grows else [segment]
+    return all((info := store.head(each.object)) is not None and info.generation == each.generation for each in pinned)
 
 
 def decide(
@@ -207,6 +207,7 @@ class _Past:
                 continue
             yield SegmentInput.from_object(info)
         yield from self._held()
+        yield from self._growing()
 
     def _hour(self, start: datetime) -> str:
         return names.archive_hour_prefix(self._manifest.cluster, start)
@@ -219,6 +220,21 @@ class _Past:
             if info is not None and entry is not None and entry.frames:
                 yield entry.noted(SegmentInput.from_object(info))
 
+    def _growing(self) -> Iterator[SegmentInput]:
+        """What was taken in of segments that grow; their whole files are not there yet, or come with this batch."""
+        for name, mark in self._base.growing.items() if self._base else ():
+            ref = names.SegmentRef.from_object(name)
+            run = parts.run(parts.of(self._store, ref), 0, mark.position)
+            if run and run[-1].end == mark.position:
+                yield SegmentInput.growing(ref, run)
+            elif mark.frames:
+                raise BatchError(
+                    f"parts of it are gone, of which {mark.frames} frames were taken in, and a truncated table may need them again",
+                    operation="look for what is to be read again",
+                    obj=name,
+                    hint="Put them back, or ship the whole segment and archive it; then run the batch again.",
+                )
+
     def _folded(self, since: int) -> Iterator[SegmentInput]:
         """All that batches have read from `since` to the base."""
         for number in range(since, self._base.number + 1 if self._base else since):
@@ -226,9 +242,9 @@ class _Past:
             yield from all_segments(manifest, read_local(self._store, self._manifest.cluster, number))
 
 
-def _identity(segment: SegmentInput) -> tuple[names.SegmentRef, int]:
-    """The same for a segment and its copy in the archive."""
-    return segment.ref, segment.crc32c
+def _identity(segment: SegmentInput) -> tuple[names.SegmentRef, bool, int]:
+    """The same for a segment and its copy in the archive; of one that grows, what goes as far is the same."""
+    return segment.ref, segment.grows, segment.end if segment.grows else segment.crc32c
 
 
 def _position(cut: Cut, segment: SegmentInput) -> int:

@@ -2,21 +2,24 @@
 
 Strategy: an unsealed batch is always handed out again before anything new. Else the incoming segments (or, for a replay, the
 archived ones of an interval of hours) are listed and pinned by generation. The manifest is created, never overwritten, so two
-planners cannot both win. Segments that wait for a person (`held`) stay out until somebody has cleared them. Where nothing has come in but
-something captured has expired, a batch without segments tells of it. Knows no Spark.
+planners cannot both win. Of segments that grow, the parts are listed that follow on what earlier batches have taken in; a part behind a gap
+waits, and once the whole file is there, parts are of no interest any more. Segments that wait for a person (`held`) stay out until somebody
+has cleared them. Where nothing has come in but something captured has expired, a batch without segments tells of it. Knows no Spark.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
-from writetime import names
+from writetime import names, parts
 from writetime.batch.archive import archive
-from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Sealed, SegmentInput
+from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Mark, Sealed, SegmentInput, Tail
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
@@ -109,12 +112,10 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     if past.open:
         return read_manifest(store, cluster, past.last)
     _finish(store, cluster, past)
-    held = _held(store, past.sealed)
-    segments = [
-        segment
-        for info in _segments(store, names.incoming_prefix(cluster))
-        if (segment := _released(info, held.get(info.name))) is not None
-    ]
+    held, marks = _held(store, past.sealed), past.sealed.growing if past.sealed else {}
+    incoming = list(_segments(store, names.incoming_prefix(cluster)))
+    segments = [_grown(segment, marks) for info in incoming if (segment := _released(info, held.get(info.name))) is not None]
+    segments += _growing(store, cluster, marks, {names.SegmentRef.from_object(info.name) for info in incoming})
     made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held.get(info.name))) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is worked off in the order in which it was written.
@@ -249,6 +250,33 @@ def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | Non
     if entry is None:
         return segment
     return entry.noted(segment) if entry.state == "retry" else None
+
+
+def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
+    """A whole segment; what was taken in of it while it grew is passed over, if nothing was wrong with that."""
+    mark = marks.get(segment.ref.growing)
+    return segment if mark is None or not mark.sound else segment.model_copy(update={"tail": Tail(after=mark)})
+
+
+def _growing(store: Store, cluster: str, marks: Mapping[str, Mark], whole: Container[names.SegmentRef]) -> Iterator[SegmentInput]:
+    """What is new of segments of which there are parts only."""
+    for ref, found in groupby(parts.found(store, names.parts_prefix(cluster)), key=itemgetter(0)):
+        mark = marks.get(ref.growing)
+        if ref in whole or (mark is not None and mark.logical is None):
+            continue
+        there = [part for _, part in found if part.info.size == part.end - part.start]
+        run = parts.run(there, mark.position if mark else 0)
+        if not run or (mark is None and _is_processed(store, ref)):
+            continue
+        header = next((part for part in there if part.start == 0), None)
+        if header is not None:
+            yield SegmentInput.growing(ref, run, header=header if mark else None, after=mark)
+
+
+def _is_processed(store: Store, ref: names.SegmentRef) -> bool:
+    """Whether a batch has taken in the whole file, so that these parts are merely not swept yet."""
+    entry = LedgerEntry.read(store, ref.ledger)
+    return entry is not None and entry.state != "growing"
 
 
 def _of_one_kind(logged: list[SegmentInput], made: list[SegmentInput], sealed: Sealed | None) -> list[SegmentInput]:

@@ -23,6 +23,8 @@ def batch_text(sealed: Sealed) -> str:
         lines.append(_text(_accounting(sealed.accounting)))
     lines += [f"refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
     for outcome in sealed.segments:
+        if outcome.differs:
+            lines.append(f"ALARM: {outcome.object} does not begin with what its parts held; all of it was taken in")
         if outcome.torn:
             lines.append(f"not synced when its node crashed: {outcome.torn} bytes at the end of {outcome.object}")
         lines += [f"quarantined {outcome.object} at {p.position}: {p.message}" for p in outcome.problems]

@@ -17,10 +17,17 @@ import re
 import struct
 import zlib
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 MARKER_SIZE: Final = 8
 _MARKER = struct.Struct(">II")
+
+
+class Place(NamedTuple):
+    """Between two sections: where that is in the file, and where in the unpacked segment. Of a plain one both are the same."""
+
+    position: int
+    logical: int
 
 
 def id_crc(segment_id: int) -> int:

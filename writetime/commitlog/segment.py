@@ -147,21 +147,30 @@ class RawProblem(NamedTuple):
     reason: Reason
 
 
-def scan(buf: bytes, *, synced: int | None = None, name: str = "", engine: Engine = "auto", keys: Keystore | None = None) -> Scan:
+def scan(
+    buf: bytes,
+    *,
+    synced: int | None = None,
+    name: str = "",
+    engine: Engine = "auto",
+    keys: Keystore | None = None,
+    begin: sections.Place | None = None,
+) -> Scan:
     """Read a segment's bytes. `name` is its file name, for errors; if it is a segment's, header and name must agree.
 
     `synced` is for a segment that its node still writes: the position from `_cdc.idx`, past which bytes may be half-written and are
-    not looked at. Leave it out for a finished one. `keys` open an encrypted segment.
+    not looked at. Leave it out for a finished one. `keys` open an encrypted segment. `begin`, between two sections, leaves out all before
+    it: but for the header, `buf` may hold anything there, and the image of a packed segment holds zeros.
     Raises for the header alone: NotASegment, CorruptDescriptor, UnsupportedSegment (version, compressor or cipher; retriable if all that
     lacks is the right key).
     """
     descriptor, start = parse(buf, name=name)
     _check_name(descriptor, name)
     if descriptor.codec is None:
-        found, problems, end = _walk(buf, start, descriptor, synced, name, engine)
+        found, problems, end = _walk(buf, begin.position if begin else start, descriptor, synced, name, engine)
         return Scan(descriptor, found, problems, end, _ending(problems, start, end, len(buf), synced), buf, buf)
-    image, lost, file_end = _unpack(buf, start, descriptor, synced, name, keys)
-    found, in_image, end = _walk(image, start, descriptor, synced, name, engine)
+    image, lost, file_end = _unpack(buf, start, descriptor, synced, name, keys, begin)
+    found, in_image, end = _walk(image, begin.logical if begin else start, descriptor, synced, name, engine)
     in_file = [_file_problem(item, name) for item in lost]
     ending = _ending(in_file, start, file_end, len(buf), synced)
     if in_image and in_image[-1].kind == "torn_tail":
@@ -195,11 +204,13 @@ def _marks(image: bytes, pos: int, descriptor: Descriptor) -> bool:
     return sections.is_marker(image, len(image), sections.id_crc(descriptor.id), pos)
 
 
-def _unpack(buf: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, keys: Keystore | None) -> unpack.Unpacked:
+def _unpack(
+    buf: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, keys: Keystore | None, begin: sections.Place | None
+) -> unpack.Unpacked:
     if descriptor.encrypted:
         decryptor = Decryptor(descriptor, keys, name)
         packing = unpack.Packing(decryptor.unpack, decryptor.most_of, whole=False)
-        unpacked = unpack.unpack(buf, start, descriptor.id, packing, synced=synced)
+        unpacked = unpack.unpack(buf, start, descriptor.id, packing, synced=synced, begin=begin)
         decryptor.check_key()
         return unpacked
     codec = str(descriptor.codec)
@@ -207,7 +218,7 @@ def _unpack(buf: bytes, start: int, descriptor: Descriptor, synced: int | None, 
     if unpacker is None:
         raise UnsupportedSegment(f"its compressor is not known: `{codec}`", operation="read a segment's header", obj=name)
     packing = unpack.Packing(unpacker, partial(codecs.most_of, codec), whole=codec != "NoopCompressor")
-    return unpack.unpack(buf, start, descriptor.id, packing, synced=synced)
+    return unpack.unpack(buf, start, descriptor.id, packing, synced=synced, begin=begin)
 
 
 def _ending(problems: list[Problem], start: int, end: int, length: int, synced: int | None) -> Ending:

@@ -70,10 +70,16 @@ def image_limit() -> int:
     return min(_LARGEST_POSITION, int(text) << 20)
 
 
-def unpack(buf: bytes, start: int, segment_id: int, packing: Packing, *, synced: int | None = None) -> Unpacked:
-    """The image of a segment whose first section is at `start`. Sections from the logical position `synced` on are not looked at."""
+def unpack(
+    buf: bytes, start: int, segment_id: int, packing: Packing, *, synced: int | None = None, begin: sections.Place | None = None
+) -> Unpacked:
+    """The image of a segment whose first section is at `start`. Sections from the logical position `synced` on are not looked at, nor are
+    those before `begin`, which are zeros in the image."""
     unpacker = _Unpacker(buf, start, segment_id, packing, synced)
-    end = unpacker.run(start)
+    if begin is not None:
+        unpacker.image.write(bytes(begin.logical - start))
+        unpacker.logical = begin.logical
+    end = unpacker.run(start if begin is None else begin.position)
     return Unpacked(unpacker.image.getvalue(), unpacker.lost, end)
 
 
