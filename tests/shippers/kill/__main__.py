@@ -58,7 +58,8 @@ def tell(result: Result, seconds: float) -> None:
     counts = ", ".join(f"{kind} {count}" for kind, count in result.found.counts.items())
     print(
         f"{result.segments} segments ({result.bytes >> 10} KiB), {result.crashes} crashes of the node, {result.orphans} orphans, "
-        f"{result.archived} archived meanwhile, {result.put_aside} found put aside, {result.wrong_objects} wrong objects settled by hand"
+        f"{result.archived} archived meanwhile, {result.put_aside} found put aside, {result.wrong_objects} wrong objects settled by hand, "
+        f"{result.parts} parts"
     )
     print(f"kills {result.kills}, segments {result.segments}, {counts} ({seconds:.0f} s)")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.shippers.kill.node import Node
 from tests.shippers.kill.shipper import CLUSTER, DATACENTER, HOST
+from writetime import parts
 from writetime.names import NodeName, SegmentName, SegmentRef
 from writetime.store import ObjectInfo
 from writetime.store.local import LocalStore
@@ -16,20 +17,21 @@ from writetime.store.local import LocalStore
 
 @dataclass
 class Found:
-    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck."""
+    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck, and wrong parts."""
 
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     early: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
 
     @property
     def all(self) -> list[str]:
-        return self.lost + self.doubled + self.early + self.stuck
+        return self.lost + self.doubled + self.early + self.stuck + self.tail
 
     @property
     def counts(self) -> dict[str, int]:
-        return {kind: len(getattr(self, kind)) for kind in ("lost", "doubled", "early", "stuck")}
+        return {kind: len(getattr(self, kind)) for kind in ("lost", "doubled", "early", "stuck", "tail")}
 
 
 class Bucket:
@@ -37,7 +39,10 @@ class Bucket:
 
     def __init__(self, folder: Path, node: Node, gone: Path) -> None:
         self.store = LocalStore(folder)
+        self.parts = 0
         self._node = node
+        self._damaged = gone.with_name("damaged")
+        self._parts: dict[str, int] = {}
         self._gone = gone
         self._good: dict[tuple[str, int], bool] = {}
         self._seen: dict[str, int] = {}
@@ -70,6 +75,31 @@ class Bucket:
         self._seen = {info.name: info.generation for infos in objects.values() for info in infos}
         self._gone_before = gone
 
+    def tails(self) -> Iterator[str]:
+        """What is wrong with parts: together they are the beginning of what the node wrote and had synced, each written once.
+
+        Where a part was damaged on its way, none may follow: no shipper goes on behind bytes that are not the segment's."""
+        damaged = set(self._damaged.read_text().split()) if self._damaged.exists() else set()
+        reached: dict[int, int] = {}
+        stopped: set[int] = set()
+        seen: dict[str, int] = {}
+        for segment, part in parts.found(self.store, "cdc_parts/"):
+            name, number = part.info.name, segment.segment.id
+            seen[name] = part.info.generation
+            self.parts += name not in self._parts
+            if self._parts.get(name, part.info.generation) != part.info.generation:
+                yield f"{name} was overwritten"
+            if number in stopped:
+                yield f"{name} follows a part with other bytes than the segment's"
+            elif part.start != reached.get(number, 0):
+                yield f"{name} begins where no part ends"
+            elif self.store.read(name) != self._node.synced(number)[part.start : part.end]:
+                stopped.add(number)
+                if name not in damaged:
+                    yield f"{name} is not what the node had synced"
+            reached[number] = part.end
+        self._parts = seen
+
     def archive(self, number: int) -> bool:
         """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.batch.archive`."""
         segment = ref(number)
@@ -81,6 +111,8 @@ class Bucket:
         self.store.put(segment.ledger, b'{"state": "archived", "archived_as": "%s"}' % target.encode())
         self.store.delete(segment.incoming)
         self._seen.pop(segment.incoming, None)
+        for part in parts.of(self.store, segment):
+            self.store.delete(part.info.name)
         return True
 
 
@@ -92,6 +124,7 @@ def between(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
     """After each death: what the node wrote is whole on its disk or whole in the bucket, and what it still writes is untouched."""
     objects = bucket.look()
     found.doubled += bucket.overwritten(objects)
+    found.tail += bucket.tails()
     for segment in node.growing:
         raw = node.cdc_raw / f"CommitLog-7-{segment.number}.log"
         if not raw.exists() or not raw.samefile(segment.file.name):
@@ -119,4 +152,7 @@ def at_the_end(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
         if len(infos) > 1:
             found.doubled.append(f"{written.log.name} is there as {', '.join(info.name for info in infos)}")
         found.stuck += [str(path) for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
+    found.tail += bucket.tails()
+    if not bucket.parts:
+        found.tail.append("no part was ever shipped")
     found.doubled += [f"{info.name} holds no segment of the node" for infos in objects.values() for info in infos]

@@ -79,6 +79,12 @@ class Node:
         if self.chance.random() < 0.3:
             self._discard_one()
 
+    def synced(self, number: int) -> bytes:
+        """What the node has synced of a segment, or all of one that it will write no more of."""
+        if number in self.written:
+            return self.written[number].data
+        return next((segment.whole[: segment.written] for segment in self.growing if segment.number == number), b"")
+
     def crash_and_restart(self) -> None:
         """All that is open is left as it is; the replay completes what has an idx, or leaves it as it is where it need not be replayed."""
         self.crashes += 1
@@ -124,7 +130,7 @@ class Node:
         number, self._next = self._next, self._next + 1
         count = self.chance.randint(5, 60)
         bodies = self.chance.choices(self.mutations, k=count)
-        per_section = self.chance.randint(1, count)
+        per_section = self.chance.randint(1, min(count, 6))
         whole = encode_segment(number, 7, bodies, per_section=per_section)
         ends = [
             len(encode_segment(number, 7, bodies[:stop], per_section=per_section))

@@ -38,6 +38,7 @@ class Result:
     archived: int = 0
     put_aside: int = 0
     wrong_objects: int = 0
+    parts: int = 0
     points: Counter[str] = field(default_factory=Counter)
     found: check.Found = field(default_factory=check.Found)
 
@@ -161,7 +162,7 @@ class Run:
     def _counted(self) -> Result:
         result, node = self.result, self.node
         result.segments, result.crashes, result.orphans = len(node.written), node.crashes, node.orphans
-        result.put_aside = len(self._aside)
+        result.put_aside, result.parts = len(self._aside), self.bucket.parts
         result.bytes = sum(len(written.data) for written in node.written.values())
         return result
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shippers import agent, folder, spill, upload
+from shippers import agent, folder, spill, tail, upload
 from shippers.folder import Found, State
 from shippers.upload import Local, Outcome
+from writetime.commitlog.sections import Place
 from writetime.errors import PreconditionFailed
 from writetime.store import Store
 
@@ -118,6 +119,32 @@ def any_ending_is_an_orphan() -> None:
     view.after_crash.settle = lambda path, found, *, now, patience: real(path, found, now=now, patience=-1.0)  # type: ignore[attr-defined]
 
 
+def tail_beyond_the_sync() -> None:
+    """What follows the synced offset is shipped too, whatever stands there."""
+    real = tail._next_end
+
+    def next_end(growing: tail.Growing, place: Place, synced: int) -> Place | None:
+        end = real(growing, place, synced)
+        return None if end is None else Place(end.position + 40, end.logical + 40)
+
+    tail._next_end = next_end
+
+
+def tail_skips_a_section() -> None:
+    """A shipper that starts takes a tail up where the node is."""
+
+    def now(store: Store, growing: tail.Growing, synced: int) -> Place:
+        start = Place(growing.start, growing.start)
+        return max(growing.ends(start, synced), default=start)
+
+    tail._in_the_store = now
+
+
+def tail_believes_what_is_there() -> None:
+    """Parts that the bucket holds are taken for this segment's."""
+    tail._require_same = lambda growing, stored, crc, size: None
+
+
 RULES: dict[str, Callable[[], None]] = {
     "delete-before-upload": delete_before_upload,
     "delete-before-verify": delete_before_verify,
@@ -128,5 +155,8 @@ RULES: dict[str, Callable[[], None]] = {
     "idx-first": idx_first,
     "delete-when-full": delete_when_full,
     "age-alone": any_ending_is_an_orphan,
+    "tail-beyond-the-sync": tail_beyond_the_sync,
+    "tail-skips-a-section": tail_skips_a_section,
+    "tail-believes-what-is-there": tail_believes_what_is_there,
 }
 assert agent.upload is upload, "the agent calls what is patched here"

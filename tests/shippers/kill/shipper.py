@@ -29,6 +29,7 @@ POINTS = (
     *(f"{when} {what} of {of}" for what in ("deletion", "rename") for of in ("log", "idx") for when in ("before", "after")),
 )
 SHARE_OF_FAULTS = 0.08
+TAIL = {"tail_seconds": 0.02}
 
 
 class Points:
@@ -76,9 +77,12 @@ class Stormy:
     ) -> ObjectInfo:
         self._weather("put")
         self._points.pass_("before put")
-        fault = self._chance.choice(_PUT_FAULTS) if name.startswith("cdc/") and self._chance.random() < self._share else ""
+        faults, share = _FAULTS.get(name.partition("/")[0], ((), 0))
+        fault = self._chance.choice(faults) if self._chance.random() < share * self._share else ""
         if fault == "damaged":
             # The bytes changed on their way, and the store takes them for what was meant.
+            with self._outage.with_name("damaged").open("a") as damaged:
+                damaged.write(f"{name}\n")
             sent = data if isinstance(data, bytes) else data.read_bytes()
             info = self._inner.put(name, sent[:-1] + bytes([sent[-1] ^ 1]), if_generation=if_generation, metadata=metadata)
             self._points.pass_("after put")
@@ -110,12 +114,16 @@ class Stormy:
             raise StoreError("the credentials have expired", operation=what)
 
 
-_PUT_FAULTS = ("lost", "repeated", "mismatch", "gone", "damaged")
+_FAULTS = {
+    "cdc": (("lost", "repeated", "mismatch", "gone", "damaged"), 1.0),
+    "cdc_parts": (("lost", "repeated", "mismatch", "damaged"), 3.0),
+}
+"""By folder: what becomes of a put, and how much more often than of others. Parts are few."""
 
 
 def settings(folder: Path, space: int) -> PipelineConfig:
     """The configuration of all shippers of a run. `space` in bytes is cdc_total_space."""
-    ship = ShipConfig.model_validate({"cdc_total_space": space, "disk_reserve": 0, "when_store_is_down": "spill", "listen": None})
+    ship = ShipConfig.model_validate({"cdc_total_space": space, "disk_reserve": 0, "when_store_is_down": "spill", "listen": None} | TAIL)
     node = NodeConfig(cdc_raw=folder / "cdc_raw", host_id=HOST, datacenter=DATACENTER, poll_seconds=0.02, ship=ship)
     cluster = ClusterConfig(name=CLUSTER, datacenters=[DATACENTER])
     return PipelineConfig(pipeline="kill", cluster=cluster, bucket=str(folder / "bucket"), node=node)
