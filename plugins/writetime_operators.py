@@ -7,6 +7,7 @@ names. They start Spark jobs by path and never import them. Every `.py` in this 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -227,5 +228,22 @@ class PublishDueOperator(BaseOperator):
         config, store = pipeline()
         if config.kafka is None:
             raise AirflowSkipException("the pipeline has no `kafka`: nothing is published")
-        if self.since == "last" and not publish_due(store, config.cluster.name):
+        heartbeat, now = config.kafka.heartbeat_interval_ms, int(time.time() * 1000)
+        if self.since == "last" and not publish_due(store, config.cluster.name, heartbeat_ms=heartbeat, now=now):
             raise AirflowSkipException("every sealed batch has been published")
+
+
+class CheckJobOperator(SparkJobOperator):
+    """Run a job that only looks, red when it finds something wrong. Arguments that render empty are left out; with `asks_ring` it skips
+    where the pipeline does not say how the ring is asked."""
+
+    def __init__(self, *, asks_ring: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.asks_ring = asks_ring
+
+    def execute(self, context: Context) -> None:
+        config, _ = pipeline()
+        if self.asks_ring and config.cluster.cql is None:
+            raise AirflowSkipException("the pipeline has no `cluster.cql`: the ring is not asked")
+        self.application_args = [argument for argument in self.application_args or [] if argument]
+        super().execute(context)

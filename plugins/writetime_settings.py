@@ -20,6 +20,8 @@ class Settings:
     ingest_schedule: str | None
     bootstrap_schedule: str | None
     maintain_schedule: str | None
+    verify_schedule: str | None
+    audit_schedule: str | None
     publish_schedule: AssetOrTimeSchedule | list[Asset]
     outbox: Asset
     start_date: datetime = datetime(2020, 1, 1, tzinfo=UTC)
@@ -38,6 +40,8 @@ def read_settings() -> Settings:
         ingest_schedule=airflow.ingest_schedule,
         bootstrap_schedule=airflow.bootstrap_schedule,
         maintain_schedule=airflow.maintain_schedule,
+        verify_schedule=airflow.verify_schedule,
+        audit_schedule=airflow.audit_schedule,
         publish_schedule=publish_schedule(outbox, airflow.publish_fallback),
         outbox=outbox,
     )

@@ -304,6 +304,10 @@ class AirflowConfig(_Model):
     maintain_schedule: str | None = Field(
         default="17 3 * * *", description="Cron expression of cdc_maintain (UTC); null: only when triggered."
     )
+    verify_schedule: str | None = Field(
+        default=None, description="Cron expression of cdc_verify (UTC), which needs cluster.cql; null: only when triggered."
+    )
+    audit_schedule: str | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
 
 
 class ShipConfig(_Model):

@@ -1,0 +1,535 @@
+"""The verification job: read token ranges of tables from the ring, and compare them with the tables of current rows.
+
+    spark-submit verify.py --config FILE [--table ks.t …] [--share 0.1 [--seed N] | --token-range A:B] [--wait SECONDS]
+
+Strategy: a table's snapshot is pinned first and the ring is read after that, so that the ring is never behind. Rows of both sides become
+documents by token range and key (`writetime.verify.Shown`), are sorted, and are compared as they pass: no side has to fit anywhere. What
+differs and cannot be called drift yet is looked at again when a later batch has taken in what was written up to the first look, as
+long as `--wait` allows. Reads only; the report goes into the bucket.
+
+Exit code: 0 no drift, 1 drift, or something could not be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.evolve import IcebergTable, quoted
+from spark_jobs.ring import Ring, as_of, token_of
+from spark_jobs.rows import EXPIRES_AT, WRITETIME, RowShape
+from spark_jobs.scan import Batches, chunked
+from spark_jobs.session import spark_session
+from writetime import verify
+from writetime.batch.check import known_schema
+from writetime.batch.plan import history
+from writetime.bootstrap.rows import Selection
+from writetime.bootstrap.run import parse_part, split
+from writetime.config import CqlConfig, PipelineConfig, load
+from writetime.cql.arrow import from_arrow_value, plain_values
+from writetime.cql.names import to_column, to_namespace
+from writetime.cql.types import CqlType, parse_type
+from writetime.errors import BatchError, ConfigError, WritetimeError
+from writetime.schema.model import Schema, Table
+from writetime.store import open_store
+from writetime.verify import Compared, Finding, RangeResult, Shown, TableResult, VerifyReport, plain
+
+log = structlog.get_logger()
+
+TABLE_ID: Final = "writetime.table-id"
+MOST_FINDINGS: Final = 1000
+MOST_SUSPECTS: Final = 100_000
+"""Rows that differ: how many are told, and how many are looked at again."""
+_LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at whether a batch was sealed."""
+
+_SIDES: Final = pa.schema(
+    [("range", pa.int32()), ("key", pa.string()), ("ring", pa.bool_()), ("token", pa.int64()), ("now", pa.int64()), ("row", pa.binary())]
+)
+"""A row of either side; `now` (s) of the ring's is its clock."""
+_FOUND: Final = pa.schema(
+    [
+        ("range", pa.int32()),
+        ("rows", pa.int64()),
+        ("key", pa.string()),
+        ("token", pa.int64()),
+        ("now", pa.int64()),
+        ("ring", pa.binary()),
+        ("ours", pa.binary()),
+        ("twice", pa.bool_()),
+    ]
+)
+"""A row that differs, or that the table has `twice`; or, without a key, how many `rows` of a range have passed in a task."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared, and how patiently. `at_rest`: nobody writes and all segments are in, so whatever differs is drift."""
+
+    tables: Sequence[str] = ()
+    share: float = 1.0
+    seed: int = 0
+    part: verify.Range | None = None
+    wait: float = 0.0
+    at_rest: bool = False
+    values: bool = False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare the tables of current rows with the ring.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    parser.add_argument("--table", action="append", default=[], help="keyspace.table; may be given several times; default: all")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the token ranges to compare (default: 1, all)")
+    parser.add_argument("--seed", type=int, default=0, help="which ranges a share is (default: 0)")
+    parser.add_argument("--token-range", default="", help="A:B: only tokens > A and <= B")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for the batch that settles what differs (default: 0)")
+    parser.add_argument("--at-rest", action="store_true", help="nobody writes and all is in: whatever differs is drift")
+    parser.add_argument("--values", action="store_true", help="tell values of rows that differ, in the report")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    given = parser.parse_args(arguments)
+    try:
+        part = parse_part(given.token_range) if given.token_range else None
+        options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values)
+        report = run(load(given.config), options)
+    except WritetimeError as error:
+        log.error("verification failed", **error.as_dict())
+        print(f"verification failed: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(report.model_dump_json() if given.json else verify.report_text(report))  # noqa: T201
+    print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
+    return 0 if report.ok else 1
+
+
+def run(config: PipelineConfig, options: Options) -> VerifyReport:
+    """Compare, and put the report into the bucket."""
+    if config.cluster.cql is None:
+        raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
+    spark = spark_session(config, f"writetime verify {config.pipeline}")
+    try:
+        report = Verification(config, config.cluster.cql, spark, options).report()
+    finally:
+        spark.stop()
+    verify.write_report(open_store(config.bucket), report)
+    return report
+
+
+# --- driver -------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A row that differed at a look. `since` (µs): when it was first seen to differ just so."""
+
+    token: int
+    identity: str
+    since: int
+    differences: list[verify.Difference]
+    ring: Shown | None
+    ours: Shown | None
+
+
+@dataclass
+class Look:
+    """What one pass over a table has found: rows by range, and what differs by key."""
+
+    at: int
+    snapshot: int | None
+    rows: dict[int, int] = field(default_factory=dict)
+    suspects: dict[str, tuple[int, Suspect]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A table that is compared, what of it, and how."""
+
+    table: Table
+    name: str
+    plan: Plan
+    looks: list[Look]
+
+
+class Verification:
+    """One run of the job. The schema is what the bucket knows."""
+
+    def __init__(self, config: PipelineConfig, cql: CqlConfig, spark: SparkSession, options: Options) -> None:
+        self.config, self.cql, self.spark, self.options = config, cql, spark, options
+        self.store, self.cluster = open_store(config.bucket), config.cluster.name
+        self.schema: Schema = known_schema(self.store, self.cluster).schema()
+        assert config.catalog is not None
+        self.catalog = config.catalog.name
+
+    def report(self) -> VerifyReport:
+        started = datetime.now(UTC)
+        before = self._before()
+        subjects: list[Subject] = []
+        refused: list[TableResult] = []
+        for table in self._tables():
+            try:
+                subjects.append(self._subject(table))
+            except BatchError as error:
+                log.error("table not compared", table=table.full_name, **error.as_dict())
+                refused.append(TableResult(table=table.full_name, table_id=table.id, trouble=str(error)))
+        before = self._settle(subjects, before)
+        sealed = history(self.store, self.cluster).sealed
+        return VerifyReport(
+            cluster=self.cluster,
+            started_at=started,
+            finished_at=datetime.now(UTC),
+            batch=sealed.number if sealed else 0,
+            horizon=verify.moment(before),
+            consistency=self.config.snapshot.consistency,
+            share=self.options.share,
+            seed=self.options.seed,
+            waiting=sealed.held if sealed else [],
+            tables=sorted([*refused, *(self._result(each, before) for each in subjects)], key=lambda each: each.table),
+        )
+
+    def _tables(self) -> list[Table]:
+        """Those that were asked for, or all that are captured and have a state."""
+        if self.options.tables:
+            return [_named(self.schema, name) for name in self.options.tables]
+        sealed = history(self.store, self.cluster).sealed
+        ids = [UUID(name) for name, versions in (sealed.state if sealed else {}).items() if versions.behind is None and not versions.ended]
+        return [table for each in ids if (table := self.schema.tables.get(each)) is not None and not table.dropped]
+
+    def _subject(self, table: Table) -> Subject:
+        """The table after its first look. BatchError if it cannot be compared."""
+        name = _current_of(self.spark, self.catalog, table)
+        if name is None:
+            raise BatchError("the warehouse has no such table yet", operation="compare a table", obj=table.full_name)
+        with self._ring() as ring:
+            if ring.table_id(table.keyspace, table.name) != table.id.bytes:
+                hint = "It was created anew or dropped; compare again when a batch has taken that in."
+                raise BatchError("in the ring it is another table by now", operation="compare a table", obj=table.full_name, hint=hint)
+            ranges = split(ring.tokens(), self.options.part, self.config.snapshot.ranges)
+            of_elements = ring.tells_of_elements
+        chosen = verify.sampled(ranges, self.options.share, self.options.seed)
+        plan = Plan(self.config, self.cql, table, Schema(types=self.schema.types), chosen, of_elements)
+        return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))])
+
+    def _settle(self, subjects: Sequence[Subject], before: int) -> int:
+        """Look again at what differs once the horizon has passed the first looks, as long as there is time; the horizon then."""
+        deadline = time.monotonic() + self.options.wait
+        while doubtful := [each for each in subjects if _doubtful(each, before)]:
+            if time.monotonic() >= deadline:
+                break
+            later = self._before()
+            if later <= max(each.looks[-1].at for each in doubtful):
+                time.sleep(min(_LOOK_EVERY, max(0.0, deadline - time.monotonic())))
+                continue
+            before = later
+            for subject in doubtful:
+                subject.looks.append(self._again(subject))
+            if all(len(each.looks) > _MOST_LOOKS for each in doubtful):
+                break
+        return before
+
+    def _again(self, subject: Subject) -> Look:
+        """Another look at the ranges in which something differed; what did not differ before is no business of it."""
+        last = subject.looks[-1]
+        look = self._look(subject.name, subject.plan, sorted({number for number, _ in last.suspects.values()}))
+        known = {key: found for key, found in look.suspects.items() if key in last.suspects}
+        look.suspects = {key: (number, _aged(last.suspects[key][1], found)) for key, (number, found) in known.items()}
+        return look
+
+    def _look(self, name: str, plan: Plan, wanted: Iterable[int]) -> Look:
+        held = IcebergTable(self.spark, name)
+        held.refresh()
+        columns = plan.columns(held.columns.names)
+        snapshot = held.snapshot
+        numbers = list(wanted)
+        schema = from_arrow_schema(_SIDES)
+        spread = self.spark.sparkContext.parallelize([(number,) for number in numbers], self._readers(numbers))
+        rows = self.spark.createDataFrame(spread, "range int").mapInArrow(plan.ring_side(), schema=schema)
+        if snapshot is not None:
+            chosen = ", ".join(quoted(column) for column in columns)
+            stored = self.spark.sql(f"SELECT {chosen} FROM {name} VERSION AS OF {snapshot}")  # noqa: S608 - quoted names only
+            rows = rows.unionByName(stored.mapInArrow(plan.our_side(set(numbers)), schema=schema))
+        compared = plan.compared(columns)
+        ordered = rows.repartition(self.config.spark.shuffle_partitions, "range", "key").sortWithinPartitions("range", "key")
+        look: Look | None = None
+        for row in ordered.mapInArrow(differing(compared), schema=from_arrow_schema(_FOUND)).toLocalIterator():
+            # Rows come when all of the ring has been read.
+            look = look or Look(as_of(0), snapshot)
+            if row["key"] is None:
+                look.rows[row["range"]] = look.rows.get(row["range"], 0) + row["rows"]
+            elif len(look.suspects) < MOST_SUSPECTS:
+                look.suspects[row["key"]] = row["range"], _suspect(compared, row.asDict(), look.at)
+        look = look or Look(as_of(0), snapshot)
+        log.info("compared", table=plan.table.full_name, ranges=len(numbers), rows=sum(look.rows.values()), differ=len(look.suspects))
+        return look
+
+    def _readers(self, numbers: Sequence[int]) -> int:
+        return max(1, min(self.config.snapshot.readers, len(numbers)))
+
+    def _before(self) -> int:
+        """The horizon, less a margin for clocks (µs)."""
+        if self.options.at_rest:
+            return verify.EVER
+        found = verify.horizon(self.store, self.cluster)
+        return -1 if found is None else found - int(self.config.snapshot.margin_seconds * 1_000_000)
+
+    def _ring(self) -> Ring:
+        return ring_of(self.config, self.cql)
+
+    def _result(self, subject: Subject, before: int) -> TableResult:
+        first, last = subject.looks[0], subject.looks[-1]
+        findings: list[Finding] = []
+        ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(subject.plan.ranges)]
+        for key, (number, suspect) in sorted(last.suspects.items()):
+            verdict = verify.verdict(suspect.differences, suspect.since, before)
+            counted = ranges[number]
+            ranges[number] = counted.model_copy(update={verdict: getattr(counted, verdict) + 1})
+            if len(findings) < MOST_FINDINGS:
+                findings.append(self._finding(key, suspect, verdict))
+        findings.sort(key=lambda each: each.verdict)
+        table = subject.table
+        return TableResult(table=table.full_name, table_id=table.id, snapshot=last.snapshot, ranges=ranges, findings=findings)
+
+    def _finding(self, key: str, suspect: Suspect, verdict: verify.Verdict) -> Finding:
+        told = {"ring": suspect.ring and suspect.ring.values, "ours": suspect.ours and suspect.ours.values} if self.options.values else {}
+        since = verify.moment(suspect.since)
+        assert since is not None
+        listed = [(each.kind, each.column) for each in suspect.differences]
+        return Finding(key=key, token=suspect.token, verdict=verdict, differences=listed, first_seen=since, **told)
+
+
+_MOST_LOOKS: Final = 5
+
+
+def _doubtful(subject: Subject, before: int) -> bool:
+    """Whether another look could tell more."""
+    suspects = subject.looks[-1].suspects.values()
+    return any(verify.verdict(each.differences, each.since, before) == "unsettled" for _, each in suspects)
+
+
+def _aged(before: Suspect, now: Suspect) -> Suspect:
+    return replace(now, since=before.since) if before.identity == now.identity else now
+
+
+def _suspect(compared: Compared, row: Mapping[str, Any], at: int) -> Suspect:
+    ring, ours = (None if row[side] is None else Shown.from_bytes(bytes(row[side])) for side in ("ring", "ours"))
+    twice = [verify.Difference("row twice", "", 0)] if row["twice"] else []
+    found = twice + verify.differences(compared, ring, ours, row["now"])
+    return Suspect(row["token"], verify.identity(row["ring"], row["ours"]), at, found, ring, ours)
+
+
+def _current_of(spark: SparkSession, catalog: str, table: Table) -> str | None:
+    """Name of the table that holds this life's current rows; None if there is none."""
+    name = ".".join(quoted(piece) for piece in (catalog, to_namespace(table.keyspace), to_column(table.name)))
+    if not spark.catalog.tableExists(name):
+        return None
+    return name if IcebergTable(spark, name).properties.get(TABLE_ID) == str(table.id) else None
+
+
+def _named(schema: Schema, name: str) -> Table:
+    for table in schema.tables.values():
+        if not table.dropped and table.full_name == name:
+            return table
+    raise ConfigError(
+        "no such table is known", operation="compare a table", obj=name, hint="Write keyspace.table, as in CQL without quotes."
+    )
+
+
+def ring_of(config: PipelineConfig, cql: CqlConfig) -> Ring:
+    snapshot = config.snapshot
+    about: dict[str, Any] = {"consistency": snapshot.consistency, "page_rows": snapshot.page_rows, "attempts": snapshot.attempts}
+    return Ring(cql, datacenter=config.cluster.datacenters[0], **about)
+
+
+# --- both sides -----------------------------------------------------------------------------------------------------------------------
+
+
+class Plan:
+    """What a worker has to know to make either side's rows of a table."""
+
+    def __init__(
+        self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[verify.Range], of_elements: bool
+    ) -> None:
+        self.config, self.cql, self.table, self.types, self.ranges, self.of_elements = config, cql, table, types, list(ranges), of_elements
+
+    def columns(self, stored: Sequence[str]) -> list[str]:
+        """Columns of the warehouse's table that are read: one that the ring has dropped stays there, and is nobody's business here."""
+        wanted = {to_column(name) for name in self.table.columns} | {WRITETIME, EXPIRES_AT}
+        return [name for name in stored if name in wanted]
+
+    def compared(self, columns: Sequence[str]) -> Compared:
+        """What is compared of rows, `columns` being those that are read of the warehouse's table."""
+        values = [column for column in self.table.columns.values() if column.kind in ("static", "regular")]
+        elements = frozenset(column.name for column in values if self._kind(column.type).multicell)
+        told = WRITETIME in columns
+        untold = frozenset(column.name for column in values if not told or (column.name in elements and not self.of_elements))
+        return Compared(frozenset(column.name for column in values), elements, untold)
+
+    def ring_side(self) -> Callable[[Batches], Batches]:
+        """Numbers of ranges -> _SIDES."""
+        config, cql, table, types, ranges, of_elements = self.config, self.cql, self.table, self.types, self.ranges, self.of_elements
+
+        def read(batches: Batches) -> Batches:
+            rows = Rows(table, types, of_elements)
+            with ring_of(config, cql) as ring:
+                for number in (number for batch in batches for number in batch["range"].to_pylist()):
+                    yield from chunked(rows.of_ring(ring, number, ranges[number]), _SIDES)
+
+        return read
+
+    def our_side(self, wanted: set[int]) -> Callable[[Batches], Batches]:
+        """Rows of the warehouse -> _SIDES, of the wanted ranges."""
+        table, types, ranges, of_elements = self.table, self.types, self.ranges, self.of_elements
+
+        def read(batches: Batches) -> Batches:
+            rows = Rows(table, types, of_elements)
+            for batch in batches:
+                yield from chunked(rows.of_lake(batch, ranges, wanted), _SIDES)
+
+        return read
+
+    def _kind(self, text: str) -> CqlType:
+        return parse_type(text, self.table.keyspace, self.types.types)
+
+
+class Rows:
+    """Rows of one table, from either side, as documents."""
+
+    def __init__(self, table: Table, types: Schema, of_elements: bool) -> None:
+        self.shape = RowShape.of(table, types)
+        self.selection = Selection(table, types.types, of_elements=of_elements)
+        self.key = [column.name for column in table.partition_key]
+        self.numbers = {column.name for column in table.clustering if column.type == "decimal"}
+        values = [*table.static_columns, *table.regular_columns]
+        self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
+        self.counters = {column.name for column in values if column.type == "counter"}
+
+    # --- the ring's ---
+
+    def of_ring(self, ring: Ring, number: int, tokens: verify.Range) -> Iterator[dict[str, Any]]:
+        bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
+        for page in ring.pages(self.selection.of_range(), bounds, 0):
+            for answer in page.rows:
+                key, token, shown = self._answered(answer, page.reading.now)
+                yield {"range": number, "key": key, "ring": True, "token": token, "now": page.reading.now, "row": shown.to_bytes()}
+
+    def _answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown]:
+        fields = iter(answer)
+        raw = {name: next(fields) for name in self.shape.keys}
+        writetime: dict[str, int] = {}
+        expires_at: dict[str, int] = {}
+        for name, told in self.facts.items():
+            raw[name] = next(fields)
+            if told:
+                elements = self.shape.columns[name].multicell
+                written, left = _facts(next(fields), 8, elements), _facts(next(fields), 4, elements)
+                writetime |= {name: max(written)} if written else {}
+                expires_at |= {name: now + min(left)} if left else {}
+        values = self.shape.values({name: self._value(name, each) for name, each in raw.items()}) or {}
+        token = token_of(_partition_key([raw[name] or b"" for name in self.key]))
+        key, shown = self._shown(values, writetime, expires_at)
+        return key, token, shown
+
+    def _value(self, name: str, raw: bytes | None) -> Any:
+        if raw is None:
+            return None
+        # An answer has the count; only a log has its shards.
+        return int.from_bytes(raw, "big", signed=True) if name in self.counters else self.shape.columns[name].decode(raw)
+
+    # --- the warehouse's ---
+
+    def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[verify.Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
+        ends = [end for _, end in ranges]
+        columns = {name: plain_values(batch.column(name)) for name in batch.schema.names}
+        for at in range(batch.num_rows):
+            row = {name: column[at] for name, column in columns.items()}
+            token = token_of(_partition_key([self._encoded(name, row[to_column(name)]) for name in self.key]))
+            number = bisect_left(ends, token)
+            if number in wanted and ranges[number][0] < token:
+                writetime, expires_at = (self._told(row.pop(name, None)) for name in (WRITETIME, EXPIRES_AT))
+                key, shown = self._shown(row, writetime, expires_at)
+                yield {"range": number, "key": key, "ring": False, "token": token, "now": 0, "row": shown.to_bytes()}
+
+    def _encoded(self, name: str, value: Any) -> bytes:
+        kind = self.shape.columns[name]
+        return b"" if value is None else kind.encode(from_arrow_value(kind, value))
+
+    def _told(self, facts: Any) -> dict[str, int]:
+        """Facts of cells, kept as a map by CQL name, or as a struct by column."""
+        if isinstance(facts, dict):
+            return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}
+        return {name: value for name, value in facts or () if name in self.facts}
+
+    # --- of both ---
+
+    def _shown(self, row: Mapping[str, Any], writetime: dict[str, int], expires_at: dict[str, int]) -> tuple[str, Shown]:
+        named = {name: self._plain(name, row.get(to_column(name))) for name in self.shape.columns}
+        key = json.dumps({name: named.pop(name) for name in self.shape.keys})
+        return key, Shown({name: value for name, value in named.items() if value is not None}, writetime, expires_at)
+
+    def _plain(self, name: str, value: Any) -> verify.Json:
+        return verify.one_spelling(value) if name in self.numbers and value else plain(value)
+
+
+def _partition_key(parts: Sequence[bytes]) -> bytes:
+    return parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
+
+
+def _facts(raw: bytes | None, size: int, elements: bool) -> list[int]:
+    """Writetimes or TTLs of an answer: one, or a list with one for each element, of which some may be null."""
+    if not raw:
+        return []
+    if not elements:
+        return [int.from_bytes(raw, "big", signed=True)]
+    found, at = [], 4
+    while at < len(raw):
+        length = int.from_bytes(raw[at : at + 4], "big", signed=True)
+        at += 4
+        if length == size:
+            found.append(int.from_bytes(raw[at : at + size], "big", signed=True))
+        at += max(length, 0)
+    return found
+
+
+def differing(compared: Compared) -> Callable[[Batches], Batches]:
+    """_SIDES, sorted by range and key -> _FOUND."""
+
+    def compare(batches: Batches) -> Batches:
+        yield from chunked(_differing(compared, (row for batch in batches for row in batch.to_pylist())), _FOUND)
+
+    return compare
+
+
+def _differing(compared: Compared, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for number, of_range in groupby(rows, key=lambda row: row["range"]):
+        passed = 0
+        for key, pair in groupby(of_range, key=lambda row: row["key"]):
+            passed += 1
+            found = list(pair)
+            ring = next((row for row in found if row["ring"]), None)
+            ours = next((row for row in found if not row["ring"]), None)
+            documents = [None if side is None else side["row"] for side in (ring, ours)]
+            twice = sum(not row["ring"] for row in found) > 1
+            if documents[0] == documents[1] and not twice:
+                continue
+            # Where the ring shows nothing there is no clock of its either: what was to expire by now may have.
+            now = ring["now"] if ring else int(time.time())
+            shown, held = (None if document is None else Shown.from_bytes(document) for document in documents)
+            if twice or verify.differences(compared, shown, held, now):
+                about = {"token": found[0]["token"], "now": now, "ring": documents[0], "ours": documents[1], "twice": twice}
+                yield {"range": number, "rows": 0, "key": key} | about
+        yield dict.fromkeys(_FOUND.names) | {"range": number, "rows": passed}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
