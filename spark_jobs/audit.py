@@ -1,0 +1,416 @@
+"""The audit job: read the segments of some hours again, and compare what each replica's log held with what it ought to have held.
+
+    spark-submit audit.py --config FILE --start TIME --end TIME [--late HOURS] [--ranges N]
+
+Strategy: what was written in [start, end) lies in segments that were finished later, so the archive is read from an hour before until
+`--late` hours after, and what waits in cdc/ besides. A worker makes a row of each captured update: table, token, minute, digest, node; no
+value leaves it. Rows are gathered by table, range and minute, where owners are known by tokens (from the nodes' own logs and from what the
+shippers said), and compared there (`writetime.audit`). Reads only; the report goes into the bucket.
+
+Exit code: 0 no alarm, 1 alarms, or the audit failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import zlib
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.scan import SEGMENTS, Batches, chunked, task_rows
+from spark_jobs.session import spark_session
+from writetime import audit, names
+from writetime.audit import AuditReport, Came, Group, Held, NodeAudit
+from writetime.batch.check import known_schema
+from writetime.batch.documents import SegmentInput
+from writetime.commitlog import cells
+from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.segment import Frame, Scan, peek, scan
+from writetime.config import PipelineConfig, load
+from writetime.errors import ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError, WritetimeError
+from writetime.ownership import Member, Ownership, token
+from writetime.schema.local import PEERS, LocalFacts
+from writetime.schema.model import Schema
+from writetime.schema.system import LOCAL, TABLES
+from writetime.store import ObjectInfo, Store, open_store
+
+log = structlog.get_logger()
+
+MOST_GROUPS: Final = 20_000
+_DIGEST_BYTES: Final = 16
+_TOPOLOGY: Final = frozenset({LOCAL.id, *(table.id for table in PEERS)})
+
+_FOUND: Final = pa.schema(
+    [
+        ("kind", pa.string()),  # update | segment | topology
+        ("segment", pa.int32()),
+        ("table", pa.string()),
+        ("range", pa.int32()),
+        ("minute", pa.int64()),
+        ("token", pa.int64()),
+        ("digest", pa.binary()),
+        ("node", pa.string()),
+    ]
+)
+"""`segment` comes once a segment: in `minute` the first that it holds, in `token` whether it could be read whole. The `digest` of
+`topology` is a mutation of system.local or of system.peers*."""
+_GROUPS: Final = pa.schema([("group", pa.string())])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare what the replicas' logs held.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    parser.add_argument("--start", required=True, type=_time, help="first minute, ISO-8601; UTC if it does not say")
+    parser.add_argument("--end", required=True, type=_time, help="end, excluded")
+    parser.add_argument("--late", type=int, default=3, help="hours that hints and shippers may take (default: 3)")
+    parser.add_argument("--ranges", type=int, default=16, help="token ranges that are told apart (default: 16)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    given = parser.parse_args(arguments)
+    try:
+        report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges)
+    except WritetimeError as error:
+        log.error("audit failed", **error.as_dict())
+        print(f"audit failed: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(report.model_dump_json() if given.json else audit.report_text(report))  # noqa: T201
+    print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
+    return 1 if report.alarms else 0
+
+
+def run(config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3, ranges: int = 16) -> AuditReport:
+    """Audit the minutes in [start, end), and put the report into the bucket."""
+    if start >= end:
+        raise ConfigError("its start is not before its end", operation="audit an interval", obj=f"{start} to {end}")
+    spark = spark_session(config, f"writetime audit {config.pipeline}")
+    try:
+        report = Audit(config, spark, start, end, late, ranges).report(datetime.now(UTC))
+    finally:
+        spark.stop()
+    audit.write_report(open_store(config.bucket), report)
+    return report
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+# --- driver -------------------------------------------------------------------------------------------------------------------------
+
+
+class Audit:
+    """One run of the job. The schema is what the bucket knows."""
+
+    def __init__(self, config: PipelineConfig, spark: SparkSession, start: datetime, end: datetime, late: int, ranges: int) -> None:
+        self.config, self.spark, self.start, self.end, self.late = config, spark, start, end, late
+        self.store, self.cluster = open_store(config.bucket), config.cluster.name
+        learner = known_schema(self.store, self.cluster)
+        self.schema = learner.schema()
+        self.captured = frozenset(
+            table_id
+            for table_id in learner.cdc_ever
+            if table_id in self.schema.tables and self._wanted(self.schema.tables[table_id].full_name)
+        )
+        self.ranges = audit.ranges(ranges)
+
+    def report(self, now: datetime) -> AuditReport:
+        """`now`: what is old is judged by it."""
+        started = datetime.now(UTC)
+        segments = list(self._segments())
+        found = self._found(segments).cache()
+        try:
+            members = self._members(segments, [row.asDict() for row in found.filter("kind = 'topology'").collect()])
+            came = _came(segments, [row.asDict() for row in found.filter("kind = 'segment'").collect()])
+            ownership = Ownership(members, self.config.cluster.datacenters)
+            replication = {table.full_name: self._replication(table.keyspace) for table in self._tables()}
+            updates = (
+                found.filter("kind = 'update'").repartition("table", "range", "minute").sortWithinPartitions("table", "range", "minute")
+            )
+            rows = updates.mapInArrow(grouping(ownership, replication), schema=from_arrow_schema(_GROUPS)).toLocalIterator()
+            groups = [Group.model_validate_json(row["group"]) for row in rows]
+        finally:
+            found.unpersist()
+        groups.sort(key=lambda group: (group.complete, group.table, group.minute, group.range))
+        log.info("audited", segments=len(segments), groups=len(groups), incomplete=sum(not group.complete for group in groups))
+        return AuditReport(
+            cluster=self.cluster,
+            started_at=started,
+            finished_at=datetime.now(UTC),
+            start=self.start,
+            end=self.end,
+            datacenters=self.config.cluster.datacenters,
+            ranges=self.ranges,
+            nodes=self._nodes(ownership, came, groups),
+            tables=audit.tables_of(groups),
+            gaps=audit.gaps(groups, came, now, self.late * 60),
+            groups=groups[:MOST_GROUPS],
+        )
+
+    def _wanted(self, name: str) -> bool:
+        tables = self.config.tables
+        included = any(fnmatchcase(name, pattern) for pattern in tables.include)
+        return included and not any(fnmatchcase(name, pattern) for pattern in tables.exclude)
+
+    def _tables(self) -> list[Any]:
+        return [self.schema.tables[table_id] for table_id in self.captured]
+
+    def _replication(self, keyspace: str) -> dict[str, str]:
+        found = self.schema.keyspaces.get(keyspace)
+        return dict(found.replication) if found else {"class": "LocalStrategy"}
+
+    def _segments(self) -> Iterator[SegmentInput]:
+        """Those of nodes that may hold what was written in the interval, and what waits to be taken in."""
+        hour = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+        while hour <= self.end + timedelta(hours=self.late):
+            yield from _of_nodes(self.store.list(names.archive_hour_prefix(self.cluster, hour)))
+            hour += timedelta(hours=1)
+        yield from _of_nodes(self.store.list(names.incoming_prefix(self.cluster)))
+
+    def _found(self, segments: Sequence[SegmentInput]) -> Any:
+        hosts = [segment.ref.node.host_id for segment in segments]
+        versions = [segment.ref.segment.version for segment in segments]
+        tables = Schema(tables={**self.schema.tables, **TABLES}, types=self.schema.types)
+        scope = Scope(self.captured, tables, _minute(self.start), _minute(self.end), [end for _, end in self.ranges], hosts, versions)
+        rows = self.spark.sparkContext.parallelize(task_rows(segments, [[at] for at in range(len(segments))]), max(1, len(segments)))
+        frame = self.spark.createDataFrame(rows, schema=from_arrow_schema(SEGMENTS))
+        reading = holding(scope, self.config.bucket, self.config.cluster.commitlog_keystore)
+        return frame.mapInArrow(reading, schema=from_arrow_schema(_FOUND))
+
+    def _members(self, segments: Sequence[SegmentInput], told: Sequence[Mapping[str, Any]]) -> list[Member]:
+        """The ring's nodes, by what shippers said of them, what their own logs say, and what these say of the others."""
+        facts: dict[str, LocalFacts] = defaultdict(LocalFacts)
+        for row in told:
+            mutation = decode_mutation(bytes(row["digest"]), Schema(tables=TABLES), version=segments[row["segment"]].ref.segment.version)
+            facts[row["node"]].apply(mutation)
+        members: dict[str, Member] = {}
+        for told_by in facts.values():
+            for peer in told_by.peers:
+                _add(members, str(peer.get("host_id") or ""), peer)
+        for host_id, told_by in facts.items():
+            _add(members, host_id, told_by.node)
+        for info in self.store.list(names.nodes_prefix(self.cluster)):
+            fact = json.loads(self.store.read(info.name))
+            _add(members, str(fact.get("host_id") or ""), {**fact, "data_center": fact.get("datacenter")})
+        return list(members.values())
+
+    def _nodes(self, ownership: Ownership, came: Mapping[str, Sequence[Came]], groups: Sequence[Group]) -> list[NodeAudit]:
+        addresses = {}
+        for info in self.store.list(names.nodes_prefix(self.cluster)):
+            fact = json.loads(self.store.read(info.name))
+            addresses[str(fact.get("host_id"))] = str(fact.get("address") or "")
+        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for held in (node for group in groups for node in group.nodes):
+            sums[held.host_id][0] += held.expected
+            sums[held.host_id][1] += held.held
+        shipping = [member for member in ownership.members.values() if member.datacenter in self.config.cluster.datacenters]
+        return [
+            NodeAudit(
+                host_id=member.host_id,
+                address=addresses.get(member.host_id, ""),
+                datacenter=member.datacenter,
+                segments=len(found := came.get(member.host_id, ())),
+                unreadable=sum(not each.readable for each in found),
+                upto=max((each.sealed_at for each in found), default=None),
+                expected=sums[member.host_id][0],
+                held=sums[member.host_id][1],
+            )
+            for member in sorted(shipping, key=lambda member: (member.datacenter, addresses.get(member.host_id, ""), member.host_id))
+        ]
+
+
+def _of_nodes(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
+    for info in found:
+        try:
+            segment = SegmentInput.from_object(info)
+            if segment.ref.node.origin == "log":
+                yield segment
+        except NotASegment:
+            continue
+
+
+def _add(members: dict[str, Member], host_id: str, told: Mapping[str, Any]) -> None:
+    """What is told of a node, unless it says too little."""
+    tokens = tuple(int(each) for each in told.get("tokens") or ())
+    if host_id and tokens and told.get("data_center"):
+        members[host_id] = Member(host_id, str(told["data_center"]), str(told.get("rack") or ""), tokens)
+
+
+def _came(segments: Sequence[SegmentInput], told: Iterable[Mapping[str, Any]]) -> dict[str, list[Came]]:
+    found: dict[str, list[Came]] = defaultdict(list)
+    for row in told:
+        segment = segments[row["segment"]]
+        name = segment.ref.segment
+        found[row["node"]].append(Came(name.id, name.version, segment.sealed_at, row["minute"], bool(row["token"])))
+    return {host_id: sorted(each) for host_id, each in found.items()}
+
+
+def _minute(at: datetime) -> int:
+    return int(at.timestamp()) // 60
+
+
+# --- workers ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is looked for: tables, minutes [start, end), ranges by their ends; nodes and versions of segments by their index."""
+
+    captured: frozenset[UUID]
+    schema: Schema
+    start: int
+    end: int
+    ends: list[int]
+    hosts: list[str]
+    versions: list[int]
+
+
+def holding(scope: Scope, bucket_url: str, keystore: Path | None) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> _FOUND."""
+
+    def read(batches: Batches) -> Batches:
+        store = open_store(bucket_url)
+        keys = None if keystore is None else Keystore.from_environment(keystore)
+        for batch in batches:
+            for place in (place for row in batch.to_pylist() for place in row["segments"]):
+                yield from chunked(_held(scope, store, place, keys), _FOUND)
+
+    return read
+
+
+def _held(scope: Scope, store: Store, place: Mapping[str, Any], keys: Keystore | None) -> Iterator[dict[str, Any]]:
+    number = place["segment"]
+    about = dict.fromkeys(_FOUND.names) | {"segment": number, "node": scope.hosts[number]}
+    try:
+        found = scan(store.read(place["object"], generation=place["generation"]), name=place["object"], keys=keys)
+    except (SegmentError, ObjectNotFound) as error:
+        log.warning("segment not read", object=place["object"], error=str(error))
+        yield about | {"kind": "segment", "token": 0}
+        return
+    minutes: list[int] = []
+    frames, topology, refused = _chosen(found, scope.captured)
+    yield from (about | {"kind": "topology", "digest": found.body(frame)} for frame in topology)
+    for table_id, key, minute, body in _updates(found, frames, scope, number):
+        minutes.append(minute)
+        if scope.start <= minute < scope.end and table_id in scope.captured:
+            at = token(key)
+            place_of = bisect_left(scope.ends, at)
+            digest = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+            told = {"table": scope.schema.tables[table_id].full_name, "range": place_of, "minute": minute, "token": at, "digest": digest}
+            yield about | {"kind": "update"} | told
+    # Writetimes may be anything: a few of them must not decide.
+    first = int(np.percentile(minutes, 2)) if minutes else None
+    yield about | {"kind": "segment", "minute": first, "token": int(not found.problems and not refused)}
+
+
+def _chosen(found: Scan, captured: frozenset[UUID]) -> tuple[list[Frame], list[Frame], int]:
+    """Frames that may hold updates of captured tables, those that tell of the ring, and how many say nothing sensible."""
+    frames: list[Frame] = []
+    topology: list[Frame] = []
+    refused = 0
+    for frame in found.frames:
+        try:
+            count, table_id, _ = peek(found.body(frame))
+        except DecodeError:
+            refused += 1
+            continue
+        if table_id in _TOPOLOGY:
+            topology.append(frame)
+        elif table_id in captured or count > 1:
+            frames.append(frame)
+    return frames, topology, refused
+
+
+def _updates(found: Scan, frames: Sequence[Frame], scope: Scope, number: int) -> Iterator[tuple[UUID, bytes, int, bytes]]:
+    """Table, key, minute of the latest writetime, and bytes of the mutation, of each update that can be decoded."""
+    bodies = {frame.position: frame for frame in frames}
+    for chunk in cells.decode(found.image, frames, scope.schema, version=scope.versions[number]):
+        latest = _latest(chunk)
+        ids = [UUID(bytes=each) for each in chunk.updates["table"].dictionary.to_pylist()]
+        columns = (chunk.updates["table"].indices.to_pylist(), chunk.updates["key"].to_pylist(), chunk.updates["position"].to_pylist())
+        for code, key, position, timestamp in zip(*columns, latest.tolist(), strict=True):
+            yield ids[code], key, timestamp // audit.MINUTE, found.body(bodies[position])
+
+
+_NEVER: Final = -(2**63)
+
+
+def _latest(chunk: cells.Decoded) -> Any:
+    """The latest writetime (µs) of each update of a chunk."""
+
+    def column(batch: Any, name: str) -> Any:
+        return batch[name].fill_null(_NEVER).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    rows = np.maximum(column(chunk.rows, "liveness_timestamp"), column(chunk.rows, "deletion_timestamp"))
+    for part, name in ((chunk.cells, "timestamp"), (chunk.complex_deletions, "deletion_timestamp")):
+        np.maximum.at(rows, part["row"].to_numpy(), column(part, name))
+    updates = column(chunk.updates, "deletion_timestamp").copy()
+    np.maximum.at(updates, chunk.rows["update"].to_numpy(), rows)
+    np.maximum.at(updates, chunk.ranges["update"].to_numpy(), column(chunk.ranges, "deletion_timestamp"))
+    return updates
+
+
+def grouping(ownership: Ownership, replication: Mapping[str, Mapping[str, str]]) -> Callable[[Batches], Batches]:
+    """`update` rows of _FOUND, sorted by table, range and minute -> _GROUPS."""
+
+    def group(batches: Batches) -> Batches:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        found = (
+            {"group": _group(ownership, replication[table], table, number, minute, some).model_dump_json()}
+            for (table, number, minute), some in groupby(rows, key=itemgetter("table", "range", "minute"))
+        )
+        yield from chunked(found, _GROUPS)
+
+    return group
+
+
+def _group(
+    ownership: Ownership, replication: Mapping[str, str], table: str, number: int, minute: int, rows: Iterable[Mapping[str, Any]]
+) -> Group:
+    holders: dict[tuple[bytes, int], set[str]] = defaultdict(set)
+    for row in rows:
+        holders[row["digest"], row["token"]].add(row["node"])
+    expected: dict[str, list[bytes]] = defaultdict(list)
+    held: dict[str, list[bytes]] = defaultdict(list)
+    alone: Counter[str] = Counter()
+    for (digest, at), nodes in sorted(holders.items()):
+        for host_id in ownership.replicas(replication, at):
+            expected[host_id].append(digest)
+            if host_id in nodes:
+                held[host_id].append(digest)
+            elif len(nodes) == 1:
+                alone[host_id] += 1
+    counted = [
+        Held(
+            host_id=host_id,
+            expected=len(digests),
+            held=len(held[host_id]),
+            alone=alone[host_id],
+            expected_crc32=zlib.crc32(b"".join(digests)),
+            held_crc32=zlib.crc32(b"".join(held[host_id])),
+        )
+        for host_id, digests in sorted(expected.items())
+    ]
+    return Group(table=table, range=number, minute=minute, mutations=len(holders), nodes=counted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
