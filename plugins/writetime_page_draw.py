@@ -133,10 +133,10 @@ def bars(numbers: Sequence[int], *, width: int = 120, height: int = 22) -> str:
 
 
 def _level(frames: int, segments: int, most: int) -> int:
-    """By the logarithm: a quiet node is not the same as an absent one."""
+    """By the square root, which tells quiet nodes apart too; a node with a segment without frames is not an absent one."""
     if not segments:
         return 0
-    return 1 if frames <= 1 or most <= 1 else max(1, min(_LEVELS, math.ceil(_LEVELS * math.log(frames) / math.log(most))))
+    return max(1, math.ceil(_LEVELS * math.sqrt(frames / most))) if most else 1
 
 
 def _round_up(seconds: float) -> float:

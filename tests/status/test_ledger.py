@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.status import bucket
+from writetime.status import ledger
 from writetime.status.batches import Batches
 from writetime.status.ledger import Query, Row, find, minute_of, search
 from writetime.store.local import LocalStore
@@ -83,6 +84,14 @@ def test_a_segment_that_nobody_has_taken_in_waits(batches: Batches) -> None:
     assert (row.state, row.entry) == ("waiting", None)
     assert find(batches, bucket.ref(0, 10**6).incoming.replace("Prod", "Other")) is None
     assert find(batches, "cdc/x") is None
+
+
+def test_of_many_names_that_begin_alike_some_are_shown_and_it_says_so(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_ALIKE", 5)
+    page = search(batches, Query(name="CommitLog-7-17"))
+    assert len(page.rows) == 5
+    assert "first 5 names" in page.note
+    assert search(batches, Query(name="CommitLog-7-1777890000008")).note == ""
 
 
 @pytest.mark.parametrize("cursor", ["x", "9999999999999999999999.0", "-1.-1", "99.99", "²"])

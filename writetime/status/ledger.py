@@ -27,7 +27,9 @@ PAGE: Final = 100
 _BATCHES: Final = 200
 """Batches that one page looks through for a node or a state."""
 _LISTED: Final = 5000
-"""Objects of an hour, or names of a node that begin alike, that are looked at."""
+"""Objects of an hour that are looked at."""
+_ALIKE: Final = 100
+"""Names that begin alike that are looked at."""
 _NAME: Final = re.compile(r"(?:CommitLog-(?P<version>\d{1,2})-)?(?P<id>\d{1,19})(?:\.log|\.json)?")
 _WHOLE: Final = 13
 """Digits of a segment's id: ms since the epoch."""
@@ -81,7 +83,9 @@ class Page:
 def search(batches: Batches, query: Query, *, cursor: str = "", size: int = PAGE) -> Page:
     """A page of what is asked for. A cursor that is none begins from the start."""
     if query.name:
-        return _slice(_by_name(batches, query.name), query, cursor, size, batches.store)
+        named = _by_name(batches, query.name, query.node)
+        note = f"Only the first {_ALIKE} names that begin so are shown." if len(named) == _ALIKE else ""
+        return _slice(named, query, cursor, size, batches.store, note)
     if query.state and query.state != "archived":
         return _slice(_unusual(batches, query.state), query, cursor, size, batches.store)
     if query.minute is not None:
@@ -145,8 +149,8 @@ def _of_batch(batches: Batches, number: int, query: Query) -> Iterator[Row]:
 # --- straight to it
 
 
-def _by_name(batches: Batches, text: str) -> list[Row]:
-    """Segments of that name at any node."""
+def _by_name(batches: Batches, text: str, node: str) -> list[Row]:
+    """Segments of that name, or of names that begin so, at any node whose host id begins with `node`."""
     row = find(batches, text.strip())
     if row is not None:
         return [row]
@@ -154,21 +158,16 @@ def _by_name(batches: Batches, text: str) -> list[Row]:
     if match is None:
         return []
     versions = (int(match["version"]),) if match["version"] else _VERSIONS
-    nodes = _nodes(batches)
+    nodes = [each for each in _nodes(batches) if each.host_id.startswith(node)]
     if len(match["id"]) >= _WHOLE:
         refs = [names.SegmentRef(node, names.SegmentName(int(match["id"]), version)) for node in nodes for version in versions]
         found = [row for row in at_once(lambda ref: _looked_up(batches.store, ref), refs) if row is not None]
         if found:
             return found
     prefixes = [f"{_ledger_folder(node)}CommitLog-{version}-{match['id']}" for node in nodes for version in versions]
-    return [row for prefix in prefixes for row in _beginning(batches.store, prefix)]
-
-
-def _beginning(store: Store, prefix: str) -> Iterator[Row]:
-    for info in islice(store.list(prefix), _LISTED):
-        entry = LedgerEntry.read(store, info.name)
-        if entry is not None:
-            yield _row(names.SegmentRef.from_object(entry.object), entry)
+    listed = (info.name for prefix in prefixes for info in batches.store.list(prefix))
+    entries = at_once(lambda name: LedgerEntry.read(batches.store, name), islice(listed, _ALIKE))
+    return [_row(names.SegmentRef.from_object(entry.object), entry) for entry in entries if entry is not None]
 
 
 def _looked_up(store: Store, ref: names.SegmentRef) -> Row | None:

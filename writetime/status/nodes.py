@@ -24,7 +24,7 @@ from writetime.store import ObjectInfo, Store
 LISTED: Final = 2000
 """Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
 _STEPS: Final = (1, 5, 15, 60, 360, 1440)
-_COLUMNS: Final = 48
+_COLUMNS: Final = 72
 
 
 @dataclass(slots=True)
@@ -165,14 +165,14 @@ class Coverage:
 
     def gap(self, node: names.NodeName, column: int) -> bool:
         """Whether nothing of that node is there for a time of which there is something of others in its datacenter. The last column is
-        still being filled."""
-        if self.cells[node][column][0] or column == len(self.starts) - 1 or node.origin != "log":
+        still being filled, and the first one was begun before these batches."""
+        if self.cells[node][column][0] or column in (0, len(self.starts) - 1) or node.origin != "log":
             return False
         return any(self.cells[other][column][0] for other in self.nodes if other.datacenter == node.datacenter)
 
 
 def coverage(nodes: Sequence[names.NodeName], batches: Iterable[BatchFacts]) -> Coverage:
-    """By the minutes in which nodes had finished their segments, in steps that leave no more than some fifty columns."""
+    """By the minutes in which nodes had finished their segments, in steps that leave no more columns than a screen has room for."""
     found = list(taken_in(batches))
     if not found:
         return Coverage(tuple(nodes), (), 1, dict.fromkeys(nodes, ()))

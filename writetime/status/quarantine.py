@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from uuid import UUID
 
 from writetime import names
 from writetime.commitlog.mutation import decode_mutation
@@ -21,8 +22,7 @@ from writetime.cql.literal import micros_text
 from writetime.errors import DecodeError, ObjectNotFound, SchemaError
 from writetime.model import Cell, Mutation, PartitionUpdate
 from writetime.model import Row as CqlRow
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Table
+from writetime.schema.model import Schema, Table
 from writetime.status.batches import Batches, at_once
 
 PAGE: Final = 50
@@ -75,19 +75,28 @@ def piece(batches: Batches, name: str) -> Kept | None:
     return _read(batches, name.removesuffix(".bin") + ".json")
 
 
-def look(batches: Batches, kept: Kept, learner: SchemaLearner, *, values: bool) -> Look:
+class Known(Protocol):
+    """What is known of the schema, as `SchemaLearner` tells it."""
+
+    def schema(self) -> Schema: ...
+
+    @property
+    def cdc_ever(self) -> frozenset[UUID]: ...
+
+
+def look(batches: Batches, kept: Kept, learner: Known, *, values: bool) -> Look:
     """A look at the bytes of a piece, given what is known of the schema. `values`: show hex, keys and cells, not only what there is."""
     try:
         data = batches.store.read(kept.name, end=16 << 20)
     except ObjectNotFound:
         return Look(hidden="its bytes are gone")
-    body = _body(kept.kind, data)
+    body = body_of(kept.kind, data)
     if body is None:
         return Look(hidden="it is a range of the log and no single frame: it may hold any keyspace")
     return look_at(body, learner, version=_version(kept), values=values)
 
 
-def look_at(body: bytes, learner: SchemaLearner, *, version: int, values: bool) -> Look:
+def look_at(body: bytes, learner: Known, *, version: int, values: bool) -> Look:
     """A look at the bytes of a mutation."""
     schema, captured = learner.schema(), learner.cdc_ever
     try:
@@ -104,14 +113,14 @@ def look_at(body: bytes, learner: SchemaLearner, *, version: int, values: bool) 
     except (DecodeError, SchemaError):
         if count != 1:
             return Look(table=table.label, hidden="it cannot be decoded, and holds updates of other tables, which need not be captured")
-        return Look(table.label, "" if values else _ASK, ("It cannot be decoded.",), _hex(body) if values else ())
+        return Look(table.label, "" if values else _ASK, ("It cannot be decoded.",), hex_lines(body) if values else ())
     if any(update.table_id not in captured for update in mutation.updates):
         return Look(table=table.label, hidden="it holds updates of tables that are not captured, too")
     if not values:
         return Look(table.label, _ASK, tuple(islice(_shapes(mutation, schema.tables), _LINES)))
     blocks = Blocks(schema, captured).lines("", Frame(0, 0, 0, len(body)), mutation)
     lines = ("".join(text for text, _ in line) for line in islice(blocks, 1, _LINES))
-    return Look(table.label, "", tuple(lines), _hex(body))
+    return Look(table.label, "", tuple(lines), hex_lines(body))
 
 
 _ASK: Final = "values are hidden here"
@@ -146,8 +155,8 @@ def _folder(cluster: str) -> str:
     return names.SegmentRef(any_node, names.SegmentName(0, 0)).quarantined(0, 0).removesuffix("dc/node/CommitLog-0-0/0000000000-0")
 
 
-def _body(kind: str, data: bytes) -> bytes | None:
-    """The mutation in a piece, if it is one."""
+def body_of(kind: str, data: bytes) -> bytes | None:
+    """The mutation in a piece of that kind, if it is one."""
     if kind == "corrupt_frame":
         return data[_FRAME_HEAD : len(data) - _FRAME_TAIL]
     return None if kind in _RANGES or not kind[:1].isupper() or kind.endswith("Segment") else data
@@ -158,7 +167,8 @@ def _version(kept: Kept) -> int:
     return names.SegmentName.parse(f"{kept.segment}.log").version
 
 
-def _hex(body: bytes) -> tuple[str, ...]:
+def hex_lines(body: bytes) -> tuple[str, ...]:
+    """Bytes as rows of 16 for people; of many, the first."""
     rows = []
     for start in range(0, min(len(body), _SHOWN), 16):
         some = body[start : start + 16]
