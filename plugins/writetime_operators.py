@@ -28,6 +28,7 @@ from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
 from writetime.names import touched_prefix
+from writetime.quarantine import release
 from writetime.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +73,14 @@ class PlanBatchOperator(BaseOperator):
     """Plan the next batch over what has come in or expired; its number is the XCom. Skips what follows when there is nothing to do."""
 
     def execute(self, context: Context) -> int:
+        config, store = pipeline()
+        try:
+            keystore = config.cluster.commitlog_keystore
+            released = release(store, config.cluster.name, None if keystore is None else Keystore.from_environment(keystore))
+        except WritetimeError as error:
+            raise failure(error) from error
+        if released:
+            self.log.info("the schema that these waited for is there: %s", ", ".join(released))
         manifest = planned(plan_ingest, "nothing has come in, and nothing captured has expired")
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number

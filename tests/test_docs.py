@@ -31,6 +31,16 @@ ELSEWHERE = {
     ),
     "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_seen.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
+    "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("tests/bootstrap/live.py", "bootstrap.run("),
+    "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders --token-range 0:4611686018427387904": (
+        "tests/bootstrap/test_run.py",
+        '"0:4611686018427387904"',
+    ),
+    "writetime bootstrap --config docs/pipeline.example.yaml --status": ("tests/bootstrap/test_run.py", '"--status"'),
+    "writetime quarantine list --config docs/pipeline.example.yaml": ("tests/test_quarantine.py", 'ran("list")'),
+    "writetime quarantine show --config docs/pipeline.example.yaml --values "
+    "dc1/00000000-0000-4000-8000-000000000000/CommitLog-7-1/0000000092-52": ("tests/test_quarantine.py", 'ran("show", short, "--values")'),
+    "writetime quarantine retry --config docs/pipeline.example.yaml --all": ("tests/test_quarantine.py", 'ran("retry", "--all")'),
 }
 RUN_HERE = re.compile(r"writetime (config|dump|schema|verify|--help)\b.*|make( help)?")
 

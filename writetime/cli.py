@@ -58,6 +58,7 @@ def build() -> typer.Typer:
         """Takes the option into the help; `main` acts on it."""
 
     app.add_typer(config_app, name="config")
+    app.add_typer(quarantine.app, name="quarantine")
     for name, command in (commitlog.COMMANDS | batch.COMMANDS | status.COMMANDS).items():
         app.command(name)(command)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):

@@ -1,0 +1,164 @@
+"""What could not be used comes in again, as a whole segment or as frames, once it can be used."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.status import bucket
+from tests.store.memory import MemoryStore
+from writetime import names
+from writetime.batch.archive import archive
+from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome
+from writetime.batch.plan import plan_ingest
+from writetime.cli import main
+from writetime.commitlog.encode import encode_segment
+from writetime.commitlog.segment import scan
+from writetime.quarantine import release, retry
+from writetime.schema.learn import SchemaLearner
+from writetime.status.batches import Batches
+from writetime.status.quarantine import Kept, quarantined
+from writetime.store import Store
+from writetime.store.local import LocalStore
+
+NOW = datetime(2026, 5, 5, tzinfo=UTC)
+REF = bucket.ref(0, 1)
+BODY = bucket.mutation(bucket.ORDERS)
+SNAPSHOT = {
+    "keyspaces": [{"keyspace_name": "shop", "durable_writes": True, "replication": {"class": "SimpleStrategy"}, "writetime": 1}],
+    "tables": [{"keyspace_name": "shop", "table_name": "orders", "id": str(bucket.ORDERS), "cdc": True, "writetime": 1}],
+    "columns": [
+        {"keyspace_name": "shop", "table_name": "orders", "column_name": name, "kind": kind, "type": "text", "position": position}
+        | {"clustering_order": "none", "writetime": 1}
+        for name, kind, position in (("id", "partition_key", 0), ("note", "regular", -1))
+    ],
+}
+
+
+def fill(store: Store, kind: str = "UnknownTable") -> None:
+    """One batch is sealed, whose one segment has a frame that could not be used: nobody knows its table."""
+    info = store.put(REF.incoming, encode_segment(REF.segment.id, 7, [BODY]))
+    segment = SegmentInput.from_object(info)
+    (frame,) = scan(store.read(REF.incoming)).frames
+    stem = REF.quarantined(frame.position, len(BODY))
+    problem = Problem(kind=kind, position=frame.position, size=len(BODY), message="boo", quarantined_as=f"{stem}.bin")
+    about = {**problem.model_dump(), "batch": 1, "object": REF.incoming, "table_id": str(bucket.ORDERS)}
+    store.put(f"{stem}.bin", BODY)
+    store.put(f"{stem}.json", json.dumps(about).encode())
+    outcome = SegmentOutcome(object=REF.incoming, frames=1, updates=1, problems=[problem])
+    manifest = Manifest(number=1, kind="ingest", cluster=bucket.CLUSTER, created_at=NOW, now=1, base=0, segments=[segment])
+    sealed = Sealed(
+        number=1, kind="ingest", sealed_at=NOW, segments=[outcome], accounting=[], state={}, held=[REF.incoming], snapshots_applied=[]
+    )
+    for what, document in (("manifest", manifest), ("sealed", sealed)):
+        store.put(names.batch_object(bucket.CLUSTER, 1, what), document.to_bytes())
+    store.put(names.batch_object(bucket.CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    archive(store, bucket.CLUSTER, 1)
+
+
+def tell_schema(store: Store) -> None:
+    store.put(names.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps(SNAPSHOT).encode())
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    filled = MemoryStore()
+    fill(filled)
+    return filled
+
+
+def pieces(store: Store) -> list[Kept]:
+    return quarantined(Batches(store, bucket.CLUSTER))[0]
+
+
+def taken_in(store: Store) -> list[str]:
+    manifest = plan_ingest(store, bucket.CLUSTER, now=NOW)
+    return [segment.object for segment in manifest.segments] if manifest else []
+
+
+def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(store: MemoryStore) -> None:
+    assert release(store, bucket.CLUSTER) == []
+    tell_schema(store)
+    assert release(store, bucket.CLUSTER) == [REF.incoming]
+    assert release(store, bucket.CLUSTER) == []
+    assert taken_in(store) == [REF.incoming]
+
+
+def test_one_with_another_problem_waits_for_a_person() -> None:
+    store = MemoryStore()
+    fill(store, kind="MalformedMutation")
+    tell_schema(store)
+    assert release(store, bucket.CLUSTER) == []
+    done = retry(store, bucket.CLUSTER, pieces(store))
+    assert (done.segments, done.objects, done.refused) == ([REF.incoming], [], {})
+
+
+def test_what_cannot_be_decoded_yet_is_refused_with_its_reason(store: MemoryStore) -> None:
+    done = retry(store, bucket.CLUSTER, pieces(store))
+    ((name, reason),) = done.refused.items()
+    assert name == pieces(store)[0].name
+    assert str(bucket.ORDERS) in reason
+    assert (done.segments, done.objects) == ([], [])
+
+
+def test_of_a_segment_that_is_gone_the_frames_come_in_as_its_nodes(store: MemoryStore) -> None:
+    store.delete(REF.incoming)
+    tell_schema(store)
+    done = retry(store, bucket.CLUSTER, pieces(store))
+    (name,) = done.objects
+    found = scan(store.read(name), name=name)
+    assert [found.body(frame) for frame in found.frames] == [BODY]
+    ref = names.SegmentRef.from_object(name)
+    assert ref.node.origin == "retry"
+    assert ref.node.ring_host == bucket.NODES[0].host_id
+    assert ref.incoming == name
+    assert taken_in(store) == [name]
+    note = json.loads(store.read(pieces(store)[0].name.removesuffix(".bin") + ".json"))
+    assert note["retried_at"]
+
+
+def test_damaged_bytes_are_never_retried_as_frames(store: MemoryStore) -> None:
+    entry = LedgerEntry.read(store, REF.ledger)
+    assert entry is not None
+    store.put(REF.incoming, b"other bytes, and bad ones")
+    stem = REF.quarantined(5, 3)
+    store.put(f"{stem}.bin", b"abc")
+    store.put(f"{stem}.json", json.dumps({"kind": "corrupt_section", "message": "x", "object": REF.incoming}).encode())
+    tell_schema(store)
+    (damaged,) = (piece for piece in pieces(store) if piece.kind == "corrupt_section")
+    assert "damaged" in retry(store, bucket.CLUSTER, [damaged]).refused[damaged.name]
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = LocalStore(tmp_path / "bucket")
+    fill(place)
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
+
+    def ran(*arguments: str) -> tuple[int, str, str]:
+        code = main(["quarantine", arguments[0], "--config", str(config), *arguments[1:]])
+        return code, *capsys.readouterr()
+
+    name = pieces(place)[0].name
+    code, text, _ = ran("list")
+    assert code == 0
+    assert "UnknownTable: boo" in text
+    short = name.split("/", 2)[2]
+    assert short in text
+    assert json.loads(ran("list", "--json")[1])["name"] == name
+    code, text, _ = ran("show", short, "--values")
+    assert code == 0
+    assert "hunter2" not in text
+    assert BODY[:4].hex(" ") not in text
+    assert "--all-tables" in text
+    assert BODY[:4].hex(" ") in ran("show", short, "--values", "--all-tables")[1]
+    code, _, error = ran("retry", short)
+    assert code == 1
+    assert "cannot be used yet" in error
+    tell_schema(place)
+    assert "comes in with the next batch" in ran("retry", "--all")[1]
+    assert ran("show", "no/such/piece")[0] == 2
+    assert ran("retry")[0] == 2
