@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -39,6 +39,7 @@ from writetime.store import Store
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
+_SPARE = "section"
 _TAIL_RESTS = 60.0
 """Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
 _AFTER_CRASH = "after-crash"
@@ -92,8 +93,9 @@ class Agent:
         self._limit_asked = False
         self._level = Level.OK
         self._noting_fails = False
-        self._tail = Tail(store, self._node.cdc_raw)
+        self._tail = Tail(store, self._node.cdc_raw, self._node.state / _SPARE)
         self._next_tail = 0.0
+        self._tails: list[seen.TailSeen] = []
         self._tails_failed: list[WritetimeError] = []
         self._resting: dict[names.SegmentName, tuple[float, WritetimeError]] = {}
         self.metrics = seen.Metrics()
@@ -146,9 +148,11 @@ class Agent:
 
     def _pause_is_last(self) -> bool:
         """Wait for the next round, and ship tails meanwhile. Whether the shipper is to stop."""
+        if self._node.ship.tail_seconds is None:
+            return self._stop.wait(self._node.poll_seconds)
         until = time.monotonic() + self._node.poll_seconds
         while (left := until - time.monotonic()) > 0:
-            tail = left if self._node.ship.tail_seconds is None else max(0.0, self._next_tail - time.monotonic())
+            tail = max(0.0, self._next_tail - time.monotonic())
             if self._stop.wait(min(left, tail)):
                 return True
             if tail < left:
@@ -255,7 +259,7 @@ class Agent:
         """Tell the outcome to `--status`; that it cannot be written down stops nothing."""
         failed = [error.as_dict() for error in result.failed]
         try:
-            seen.note(self._node.state / seen.NOTE, self._see().sight, failed=failed)
+            seen.note(self._node.state / seen.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
             self._noting_fails = False
         except OSError as error:
             if not self._noting_fails:
@@ -395,7 +399,13 @@ class Agent:
                 break
             if item.reached is not None and (trouble := self._ship_tail(facts, item)) is not None:
                 self._tails_failed.append(trouble)
-        self.metrics.saw_tails([(item.reached, self._tail.reached(item.segment)) for item in growing if item.reached and item.segment])
+        self._tails = [seen.TailSeen(item.name, *item.reached, self._shipped_to(item)) for item in growing if item.reached is not None]
+        self.metrics.saw_tails(self._tails)
+
+    def _shipped_to(self, item: Found) -> int | None:
+        """How far a growing segment is known to be shipped, counted as its idx does."""
+        place = self._tail.reached(item.segment) if item.segment is not None else None
+        return None if place is None else place.logical
 
     def _ship_tail(self, facts: node.NodeFacts, item: Found) -> WritetimeError | None:
         """Ship one segment's tail; what went wrong. Tried again at the next look if the store did not answer, else after a while."""

@@ -48,6 +48,18 @@ class Sight:
         return 0.0 if self.oldest is None else max(0.0, self.at - self.oldest)
 
 
+@dataclass(frozen=True, slots=True)
+class TailSeen:
+    """A growing segment: how far it is synced, when it was last (s since the epoch), and how far it is shipped; None: that is not known.
+
+    Counted in bytes of the unpacked segment, as its idx does."""
+
+    segment: str
+    synced: int
+    written: float
+    shipped: int | None
+
+
 class Metrics:
     """Counters since the start, and gauges of the last look."""
 
@@ -93,12 +105,10 @@ class Metrics:
         self._parts.inc()
         self._part_bytes.inc(size)
 
-    def saw_tails(self, tails: Collection[tuple[tuple[int, float], tuple[int, int] | None]]) -> None:
-        """Of each growing segment how far it is synced, and since when, and the place up to which it is shipped, if that is known."""
-        shipped = [place[1] if place else 0 for _, place in tails]
-        late = [written for (synced, written), place in zip((synced for synced, _ in tails), shipped, strict=True) if synced > place]
-        self._tail_synced.set(sum(synced for (synced, _), _ in tails))
-        self._tail_shipped.set(sum(shipped))
+    def saw_tails(self, tails: Collection[TailSeen]) -> None:
+        late = [tail.written for tail in tails if tail.synced > (tail.shipped or 0)]
+        self._tail_synced.set(sum(tail.synced for tail in tails))
+        self._tail_shipped.set(sum(tail.shipped or 0 for tail in tails))
         self._tail_lag.set(max(0.0, time.time() - min(late)) if late else 0.0)
 
     def failed(self, error: str) -> None:

@@ -40,7 +40,9 @@ def status(config: PipelineConfig) -> dict[str, Any]:
         "lag_seconds": sight.lag,
         "lag_bytes": sight.to_ship_bytes,
         "files": [_file(item, where) for where, items in (("cdc_raw", view.here), ("aside", view.aside)) for item in items],
-        "shipper": {"pid": last.get("pid"), "looked_at": last.get("at"), "failed": last.get("failed", [])} if last else None,
+        "shipper": {"pid": last.get("pid"), "looked_at": last.get("at"), "failed": last.get("failed", []), "tails": last.get("tails", [])}
+        if last
+        else None,
     }
 
 
@@ -71,6 +73,9 @@ def status_table(document: dict[str, Any]) -> Group:
     else:
         lines.append(f"last look by process {shipper['pid']}, {_age(max(0.0, document['at'] - shipper['looked_at']))} ago")
         lines += [f"  failed: {error['message']} ({error['object']})" for error in shipper["failed"]]
+        lines += [
+            f"  {tail['segment']} grows: {_size(tail['shipped'] or 0)} of {_size(tail['synced'])} shipped" for tail in shipper["tails"]
+        ]
     return Group(*map(Text, lines), _table(document["files"]))
 
 

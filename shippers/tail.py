@@ -6,8 +6,8 @@ up to there are found; nothing behind is read. What is new of them goes up as on
 trouble with the store, its parts are listed and compared with the file, and the next one begins where they end. Parts that hold other
 bytes than the file are never settled here: that segment's tail stops, and its whole file is shipped when it is finished.
 
-A part is at most `MOST` bytes, since it is held in memory, but for a first section. A section larger than that is left to the whole file:
-where so much is written between two syncs, the segment is full soon.
+A part is at most `MOST` bytes, since it is held in memory, unless it is one section that is larger: that goes by way of a file of the
+shipper's own, as packed segments have a section for each sync of the node's, however much was written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shippers.gentle import forget_range
+from shippers.upload import remove
 from writetime import parts
 from writetime.commitlog import descriptor, sections
 from writetime.commitlog.sections import Place
@@ -30,7 +31,7 @@ from writetime.names import SegmentName, SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import CHUNK, crc32c
 
-MOST: Final = 8 << 20
+MOST: Final = 3 << 20
 _FIXED: Final = 14
 _CRC: Final = 4
 _LENGTH: Final = struct.Struct(">I")
@@ -92,6 +93,20 @@ class Growing:
             crc = crc32c(self.read(at, min(at + CHUNK, end)), crc)
         return crc
 
+    def copy(self, start: int, end: int, to: Path) -> int:
+        """Copy bytes [start, end) to a file, in bounded memory; their checksum."""
+        crc = 0
+        try:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with to.open("wb", buffering=0) as target:
+                for at in range(start, end, CHUNK):
+                    chunk = self.read(at, min(at + CHUNK, end))
+                    crc = crc32c(chunk, crc)
+                    target.write(chunk)
+        except OSError as error:
+            raise ShipError(f"cannot be written: {error.strerror}", operation="copy a section", obj=str(to)) from error
+        return crc
+
     def _read(self, start: int, size: int) -> bytes:
         return _pread(self.file, self.log, start, size)
 
@@ -99,9 +114,11 @@ class Growing:
 class Tail:
     """The tails of a folder's growing segments. Remembers how far each is shipped, as long as the store does what it is asked."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, spare: Path) -> None:
+        """`spare` is a file to copy large sections to."""
         self._store = store
         self._folder = folder
+        self._spare = spare
         self._reached: dict[SegmentName, Place] = {}
 
     def keep(self, growing: Collection[SegmentName]) -> None:
@@ -130,25 +147,30 @@ class Tail:
             self._reached[ref.segment] = place
 
     def _put(self, growing: Growing, start: int, end: Place, metadata: Mapping[str, str]) -> Shipped:
-        name, data = growing.ref.part(start, end.position), growing.read(start, end.position)
-        crc = crc32c(data)
-        noted = {"size": str(len(data)), "crc32c": str(crc), "logical_to": str(end.logical), **metadata}
+        name, size = growing.ref.part(start, end.position), end.position - start
+        data: bytes | Path = growing.read(start, end.position) if size <= MOST else self._spare
+        crc = crc32c(data) if isinstance(data, bytes) else growing.copy(start, end.position, data)
+        noted = {"size": str(size), "crc32c": str(crc), "logical_to": str(end.logical), **metadata}
         try:
             stored: ObjectInfo | None = self._store.put(name, data, if_generation=0, metadata=noted)
         except PreconditionFailed:
             # By an earlier run that died, or by an attempt whose answer was lost: what counts is which bytes are there.
             stored = self._store.head(name)
+        finally:
+            if size > MOST:
+                remove(self._spare)
         if stored is None:
             raise ShipError("the part is not there although the store has it", operation="verify a part", obj=name, retriable=True)
-        _require_same(growing, stored, crc, len(data))
-        return Shipped(name, len(data))
+        _require_same(growing, stored, crc, size)
+        return Shipped(name, size)
 
 
 def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
     """Where the next part ends; None if there is nothing to ship."""
-    start, found = place.position, None
+    start = place.position
+    found: Place | None = None
     for end in growing.ends(place, synced):
-        if end.position - start > MOST:
+        if found is not None and end.position - start > MOST:
             break
         found = end
     return found

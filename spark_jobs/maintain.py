@@ -4,8 +4,9 @@ Strategy: a batch of its own kind, numbered and sealed like any, so that version
 takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
 through as streams, one task a shard; only records that change are written. The seal's `horizon` says how far it went, and for
 each table the newest writetime that it purged: a replay keeps to both.
-Then what no batch starts from any more is removed: versions of shards, and the generations before a TRUNCATE. Neither has to succeed: a
-shard that cannot be purged or cleaned is logged and stays as it is, until the next maintenance.
+Then what no batch starts from any more is removed: versions of shards, the generations before a TRUNCATE, and parts of segments whose
+whole files are archived. None of it has to succeed: what cannot be purged or removed is logged and stays as it is, until the next
+maintenance.
 
 Exit code: 0 sealed (or was already), 1 not. An unsealed batch of this kind is finished by the ingest job too.
 """
@@ -28,6 +29,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
 from writetime import names
+from writetime.batch.archive import sweep
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
@@ -137,6 +139,10 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     )
     outcome = seal(store, cluster, sealed)
     clean(config, spark.sparkContext, cluster, [base, outcome])
+    try:
+        log.info("parts swept", bytes=sweep(store, cluster))
+    except WritetimeError as error:
+        log.warning("parts not swept", **error.as_dict())
     return outcome
 
 

@@ -10,14 +10,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from shippers import gentle
+from shippers import gentle, tail
 from shippers.upload import Outcome, ship
 from tests.shippers.conftest import Folder, ref
 from tests.store import gcs_stub
+from writetime.commitlog.encode import encode_segment
 from writetime.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +38,12 @@ print(json.dumps({"code": code, "peak_mb": int(status["VmHWM"].split()[0]) / 102
 
 
 def test_memory_and_niceness_while_big_segments_go_to_gcs(folder: Folder, tmp_path: Path) -> None:
-    """Three segments of Cassandra's usual size, one after the other; the driver is loaded too, for a node that does not answer."""
+    """Three segments of Cassandra's usual size, and the tail of one that grows, in parts as large as they get, in memory and past it; the
+    driver is loaded too, for a node that does not answer."""
     block = os.urandom(1 << 20)
+    most = block * (tail.MOST >> 20)
+    grows = encode_segment(4, 7, [most[:-100], most[:-100], 4 * most], per_section=1)
+    folder.segment(4, grows, idx=str(len(grows)).encode())
     for number in (1, 2, 3):
         folder.segment(number, block * (SEGMENT >> 20))
     file = tmp_path / "pipeline.yaml"
@@ -46,19 +52,21 @@ def test_memory_and_niceness_while_big_segments_go_to_gcs(folder: Folder, tmp_pa
     node = {"cdc_raw": str(folder.path), "host_id": "host-1", "datacenter": "dc1", "address": "127.0.0.1", "port": port}
     with gcs_stub.running() as stub:
         bucket = f"gs://{gcs_stub.BUCKET}"
-        document = {"pipeline": "p", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": bucket, "node": node}
+        document: dict[str, Any] = {"pipeline": "p", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": bucket}
+        document["node"] = node | {"ship": {"tail_seconds": 1}}
         file.write_text(yaml.safe_dump(document))
         command = [sys.executable, "-c", SCRIPT, "ship", "--config", str(file), "--once"]
         env = os.environ | {"STORAGE_EMULATOR_HOST": stub.url}
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         assert {ref(number).incoming for number in (1, 2, 3)} <= stub.objects.keys()
+        assert sum(name.startswith(ref(4).growing) for name in stub.objects) == 3
     told = json.loads(done.stdout)
     assert told["code"] == 0, done.stderr
     assert told["modules"] == ["cassandra.cluster", "google.cloud.storage"]
     assert told["nice"] >= 10
     assert told["peak_mb"] <= MOST_MB
-    assert folder.names == []
+    assert folder.names == ["CommitLog-7-4.log", "CommitLog-7-4_cdc.idx"]
 
 
 def test_niceness_is_only_added(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from shippers import tail
 from shippers.agent import Agent, Mode
+from shippers.status import status, status_table
 from shippers.tail import Tail
 from shippers.upload import Outcome
 from tests.ring import packed
@@ -107,10 +109,10 @@ def shipped(store: LocalStore, of: SegmentRef) -> bytes:
 def test_parts_are_what_the_node_has_synced(kind: str, recorded: Callable[[str], Segment], store: LocalStore, tmp_path: Path) -> None:
     segment = recorded(kind)
     assert len(segment.ends) > 2
-    long = Tail(store, tmp_path)
+    long = Tail(store, tmp_path, tmp_path / "spare")
     for count in (1, 1, len(segment.ends) // 2 or 1, len(segment.ends)):
         # One that goes on, and one that has just started.
-        for each in (long, Tail(store, tmp_path)):
+        for each in (long, Tail(store, tmp_path, tmp_path / "spare")):
             list(each.ship(segment.ref, segment.grow(tmp_path, count), WRITTEN, FACTS))
             assert shipped(store, segment.ref) == segment.data[: segment.ends[count - 1][0]]
             assert each.reached(segment.name) == segment.ends[count - 1]
@@ -124,7 +126,7 @@ def test_half_an_idx_ships_whole_sections_only(kind: str, recorded: Callable[[st
     segment = recorded(kind)
     synced = segment.grow(tmp_path, len(segment.ends))
     for number in (synced - 1, int(str(synced)[:-1]), int(str(synced)[:-2]), 1):
-        list(Tail(store, tmp_path).ship(segment.ref, number, WRITTEN, FACTS))
+        list(Tail(store, tmp_path, tmp_path / "spare").ship(segment.ref, number, WRITTEN, FACTS))
         whole = max([end for end, logical in segment.ends if logical <= max(number, synced // 10)], default=0)
         assert len(shipped(store, segment.ref)) in {end for end, _ in segment.ends} | {0}
         assert len(shipped(store, segment.ref)) >= whole
@@ -143,7 +145,7 @@ def test_nothing_behind_the_synced_offset_is_read(
     for kind in KINDS:
         segment, furthest[0] = recorded(kind), 0
         for count in sorted({1, 2, len(segment.ends) // 2, len(segment.ends)}):
-            list(Tail(store, tmp_path).ship(segment.ref, segment.grow(tmp_path, count), WRITTEN, FACTS))
+            list(Tail(store, tmp_path, tmp_path / "spare").ship(segment.ref, segment.grow(tmp_path, count), WRITTEN, FACTS))
             assert furthest[0] == segment.ends[count - 1][0]
 
 
@@ -163,10 +165,10 @@ def test_parts_together_are_what_was_synced_whatever_happens(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tail, "MOST", most)
         weather: list[str] = []
-        each = Tail(_Weather(store, weather), folder)
+        each = Tail(_Weather(store, weather), folder, folder / "spare")
         for count, again, fault in sorted(steps):
             weather[:] = [fault] if fault else []
-            each = Tail(_Weather(store, weather), folder) if again else each
+            each = Tail(_Weather(store, weather), folder, folder / "spare") if again else each
             synced = segment.grow(folder, count)
             try:
                 list(each.ship(segment.ref, synced, WRITTEN, FACTS))
@@ -194,12 +196,21 @@ class _Weather:
         return getattr(self._inner, name)
 
 
-def test_a_section_that_is_too_large_is_left_to_the_whole_file(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_that_is_too_large_to_be_held_goes_by_a_file(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MOST", 500)
-    data = encode_segment(7, 7, [b"a" * 100, b"b" * 600, b"c" * 100], per_section=1)
-    segment = made(tmp_path, data)
-    shipped = list(Tail(store, tmp_path).ship(segment.ref, segment.grow(tmp_path, 3), WRITTEN, FACTS))
-    assert [part.name for part in shipped] == [segment.ref.part(0, segment.ends[0][0])]
+    data = encode_segment(7, 7, [b"a" * 100, b"b" * 600, b"c" * 100, b"d" * 100], per_section=1)
+    segment, put = made(tmp_path, data), []
+
+    class Watched(FaultyStore):
+        def put(self, name: str, data: bytes | Path, **more: Any) -> Any:
+            put.append(isinstance(data, Path))
+            return super().put(name, data, **more)
+
+    spare = tmp_path / "state" / "section"
+    list(Tail(Watched(store), tmp_path, spare).ship(segment.ref, segment.grow(tmp_path, 4), WRITTEN, FACTS))
+    assert put == [False, True, False]
+    assert shipped(store, segment.ref) == segment.data
+    assert not spare.exists()
 
 
 def growing(folder: Folder, number: int = 7, count: int = 3, of: int = 5, seed: bytes = b"x") -> Segment:
@@ -211,12 +222,12 @@ def growing(folder: Folder, number: int = 7, count: int = 3, of: int = 5, seed: 
 
 def test_parts_with_other_bytes_stop_the_tail_and_nothing_else(store: LocalStore, folder: Folder) -> None:
     other = growing(folder, seed=b"o")
-    list(Tail(store, folder.path).ship(other.ref, other.ends[2][1], WRITTEN, FACTS))
+    list(Tail(store, folder.path, folder.path / "spare").ship(other.ref, other.ends[2][1], WRITTEN, FACTS))
     before = {part.info.name: part.info.generation for part in parts.of(store, other.ref)}
     segment = growing(folder, count=5)
     for _ in range(2):
         with pytest.raises(ShipError, match="holds other bytes"):
-            list(Tail(store, folder.path).ship(segment.ref, segment.ends[4][1], WRITTEN, FACTS))
+            list(Tail(store, folder.path, folder.path / "spare").ship(segment.ref, segment.ends[4][1], WRITTEN, FACTS))
     assert {part.info.name: part.info.generation for part in parts.of(store, other.ref)} == before
 
 
@@ -227,7 +238,7 @@ def test_a_part_damaged_on_its_way_is_noticed(store: LocalStore, folder: Folder)
 
     segment = growing(folder)
     with pytest.raises(ShipError, match="holds other bytes"):
-        list(Tail(Damaging(store), folder.path).ship(segment.ref, segment.ends[2][1], WRITTEN, FACTS))
+        list(Tail(Damaging(store), folder.path, folder.path / "spare").ship(segment.ref, segment.ends[2][1], WRITTEN, FACTS))
 
 
 @pytest.mark.parametrize(
@@ -244,14 +255,14 @@ def test_what_has_no_tail(content: bytes | None, why: str, store: LocalStore, fo
     if content is not None:
         (folder.path / "CommitLog-7-8.log").write_bytes(content)
     with pytest.raises(ShipError, match=why):
-        list(Tail(store, folder.path).ship(ref(8), 400, WRITTEN, FACTS))
+        list(Tail(store, folder.path, folder.path / "spare").ship(ref(8), 400, WRITTEN, FACTS))
     assert list(store.list("cdc_parts/")) == []
 
 
 def test_parts_of_a_longer_life_wait_for_the_idx(store: LocalStore, folder: Folder) -> None:
     segment = growing(folder, count=4)
-    list(Tail(store, folder.path).ship(segment.ref, segment.ends[3][1], WRITTEN, FACTS))
-    again = Tail(store, folder.path)
+    list(Tail(store, folder.path, folder.path / "spare").ship(segment.ref, segment.ends[3][1], WRITTEN, FACTS))
+    again = Tail(store, folder.path, folder.path / "spare")
     assert list(again.ship(segment.ref, segment.ends[1][1], WRITTEN, FACTS)) == []
     assert again.reached(segment.name) is None, "the idx was half-written: nothing follows from it"
     assert list(again.ship(segment.ref, segment.ends[3][1], WRITTEN, FACTS)) == []
@@ -382,6 +393,18 @@ def test_it_tells_how_far_it_is(store: LocalStore, folder: Folder, tailing: Pipe
     end = segment.ends[2][0]
     assert (metric(agent, "parts_total"), metric(agent, "part_bytes_total")) == (1, end)
     assert (metric(agent, "tail_synced_bytes"), metric(agent, "tail_shipped_bytes"), metric(agent, "tail_lag_seconds")) == (end, end, 0)
+
+
+def test_the_status_tells_how_far_it_is(
+    store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segment = growing(folder)
+    agent_over(store, config=tailing).round()
+    document = status(tailing)
+    (told,) = document["shipper"]["tails"]
+    assert (told["segment"], told["synced"], told["shipped"]) == (segment.name.filename, segment.ends[2][1], segment.ends[2][1])
+    Console(width=200).print(status_table(document))
+    assert f"{segment.name.filename} grows: {segment.ends[2][1]} B of {segment.ends[2][1]} B shipped" in capsys.readouterr().out
 
 
 def metric(agent: Agent, name: str) -> float:
