@@ -1,17 +1,20 @@
 """Rows of a changes table as records for Kafka. A function for `mapInArrow`, made in the driver.
 
 Strategy: an event shows as its own schema version has it, so the driver looks at each version that is used once: what it is (the changes
-table says so), and with Avro what the registry calls it. Tasks only encode; nothing can fail in them. Knows Kafka's records, not Kafka.
+table says so), and with Avro what the registry calls it. Tasks encode, and put aside what is too large for its topic. Knows Kafka's
+records, not Kafka.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_jobs.kafka import RECORDS
@@ -19,14 +22,19 @@ from spark_jobs.registry import Registry
 from spark_jobs.rows import RowShape
 from spark_jobs.scan import Batches
 from spark_jobs.warehouse import Changes
+from writetime import names
 from writetime.config import EventsConfig, KafkaConfig
 from writetime.envelope import About, Shape, rows_of
-from writetime.errors import PublishError
+from writetime.errors import PreconditionFailed, PublishError
 from writetime.formats import Codec, Format, Schemas, avro_schemas, codec_of, form_of
 from writetime.forms import JSON, Form, Numbers
 from writetime.schema.model import Schema, Table
 from writetime.schema.version import described
+from writetime.store import ObjectInfo, Store, open_store
+from writetime.store.checksum import crc32c
 
+Pair = tuple[bytes | None, bytes | None]
+"""A record's key and value; without a value it is not sent."""
 Versions = Mapping[str, Mapping[str, Any]]
 """By schema version what it is, see `writetime.schema.version.describe`."""
 
@@ -51,6 +59,17 @@ class Life:
         return {version: shape_of(version).dropped_fields(rows) for version in self.changes.versions}
 
 
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """What becomes of a record whose key and value have more bytes than `limit`: it is left where the sender meets it, put into the bucket
+    with an event in its place that says where, or put into the quarantine of `cluster`."""
+
+    policy: Literal["wait", "claim-check", "quarantine"]
+    limit: int
+    bucket: str
+    cluster: str
+
+
 @dataclass(slots=True)
 class Encoder:
     """Makes RECORDS of one life's rows, which come with their `publisher`. Travels to the executors."""
@@ -63,6 +82,7 @@ class Encoder:
     cells: bool
     stored: pa.Schema
     registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
+    oversized: Oversized | None = None
 
     @classmethod
     def of(cls, kafka: KafkaConfig, events: EventsConfig, life: Life) -> Encoder:
@@ -89,6 +109,8 @@ class Encoder:
                 shape_of = self._shapes(batch.schema)
                 known |= {version: self._version(version, shape_of(version)) for version in news}
             pairs = [known[row["schema_version"]].record(row) for row in rows]
+            if self.oversized is not None and self.oversized.policy != "wait":
+                pairs = [self._fitting(row, pair, known, self.oversized) for row, pair in zip(rows, pairs, strict=True)]
             columns = {
                 "publisher": batch["publisher"],
                 "topic": [self.topic] * len(rows),
@@ -100,7 +122,26 @@ class Encoder:
                 # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
                 "deletes": [row["op"] == "d" and row["before"] is not None for row in rows],
             }
-            yield pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+            records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+            # What went to the quarantine has no value.
+            yield records.filter(pc.is_valid(records["value"])) if records["value"].null_count else records
+
+    def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair:
+        """The record, or what goes in its place. What is put aside is there before anything says so, and is the same in every run."""
+        key, value = pair
+        size = len(key or b"") + len(value or b"")
+        if value is None or size <= rule.limit:
+            return pair
+        store = open_store(rule.bucket)
+        if rule.policy == "quarantine":
+            stem = names.unpublishable(rule.cluster, self.topic, row["batch"], row["ordinal"])
+            reason = f"{size} bytes are more than the {rule.limit} that a message may have"
+            about = {"kind": "oversized", "topic": self.topic, "sequence": [row["batch"], row["ordinal"]], "message": reason}
+            store.put(f"{stem}.bin", value)
+            store.put(f"{stem}.json", json.dumps({**about, "size": len(value), "key": (key or b"").hex()}, indent=1).encode())
+            return key, None
+        held = _claimed(store, names.claim(self.topic, row["batch"], row["ordinal"]), value)
+        return key, known[row["schema_version"]].claim(row, url=f"{store.url.rstrip('/')}/{held.name}", size=held.size, crc32c=held.crc32c)
 
     def _shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         return _shapes(self.versions, self.about, stored, form=form_of(self.format, self.numbers), cells=self.cells)
@@ -121,10 +162,24 @@ class _Version:
     about: About
     codecs: Mapping[bool, Codec]
 
-    def record(self, row: Mapping[str, Any]) -> tuple[bytes | None, bytes]:
+    def record(self, row: Mapping[str, Any]) -> Pair:
         """Key and value of a changes row."""
         codec = self.codecs[self.shape.is_wide(row)]
         return codec.key(self.shape.key(row)), codec.value(self.shape.value(row, self.about))
+
+    def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
+        """The value that stands for one that lies elsewhere."""
+        return self.codecs[self.shape.is_wide(row)].value(self.shape.claim(row, self.about, **where))
+
+
+def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
+    """The object that holds the value. What another run left under the name stays: it may have been sent in another format."""
+    crc = crc32c(value)
+    try:
+        return store.put(name, value, if_generation=0)
+    except PreconditionFailed:
+        held = store.head(name)
+        return held if held is not None and held.crc32c == crc else store.put(f"{name}~{crc:08x}", value)
 
 
 def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:

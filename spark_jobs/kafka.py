@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
 from writetime.config import KafkaConfig
@@ -50,6 +50,8 @@ _OF_ONE_TOPIC = (
 )
 """What a broker has against an event or its topic, and meets again however often it is sent."""
 _WAIT = "Events stay in the changes tables and go out with the next run."
+_LIBRDKAFKA_MAX = 1_000_000
+_BESIDE = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
 Position = tuple[int, int]
@@ -99,6 +101,38 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
             if topic == progress:
                 raise refused[topic] from error
     return refused
+
+
+def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> dict[str, int]:
+    """How many bytes key and value of a record may have, by topic: what the producer and the topic allow, less what a record has beside."""
+    own = int(kafka.producer.get("message.max.bytes", _LIBRDKAFKA_MAX))
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    admin = AdminClient(client_options(kafka))  # whose end would be the end of what it is asked for
+    found = admin.describe_configs(resources) if resources else {}
+    limits = {}
+    for resource, future in found.items():
+        try:
+            allowed = int(future.result(timeout=_TIMEOUT_SECONDS)["max.message.bytes"].value)
+        except KafkaException as error:
+            raise _failure("ask for a topic's settings", resource.name, error) from error
+        limits[resource.name] = min(own, allowed) - _BESIDE - len(resource.name)
+    return limits
+
+
+def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
+    """One record on the heartbeat topic, which is made if it is missing."""
+    topic = heartbeat_topic(kafka)
+    if (refused := ensure_topics(kafka, [topic])).get(topic) is not None:
+        raise refused[topic]
+    failed: list[KafkaError] = []
+    producer = Producer({**kafka.producer, **client_options(kafka)})
+    _produce(producer, topic, key, value, lambda error, _: failed.append(error) if error else None)
+    if producer.flush(_TIMEOUT_SECONDS) or failed:
+        raise _failure("send a heartbeat", topic, KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)))
+
+
+def heartbeat_topic(kafka: KafkaConfig) -> str:
+    return f"{kafka.heartbeat_topics_prefix}.{kafka.topic_prefix}"
 
 
 def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:
@@ -161,8 +195,8 @@ class Publisher:
     def _headers(self, row: Any) -> Headers | None:
         if not self.kafka.headers:
             return None
-        sequence = f"{row.batch}.{row.ordinal}".encode()
-        return [("writetime.table", _table(row.topic)), ("writetime.op", row.op.encode()), ("writetime.sequence", sequence)]
+        told: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
+        return told if row.topic == self.kafka.topic_prefix else [("writetime.table", _table(row.topic)), *told]
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)

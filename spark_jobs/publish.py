@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,17 +26,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.encode import Encoder, Life
-from spark_jobs.kafka import RECORDS, Publisher, ensure_topics
+from spark_jobs.encode import Encoder, Life, Oversized
+from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse
-from writetime import envelope
+from writetime import __version__, envelope, names
 from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
 from writetime.cql.names import from_topic
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
+from writetime.formats import DDL, HEARTBEAT, Plain
+from writetime.schema.ddl import Ddl, ddl
 from writetime.schema.model import Table
 from writetime.store import Store, open_store
 
@@ -71,11 +74,37 @@ def run(config: PipelineConfig, *, everything: bool = False) -> Published:
     sealed = history(store, config.cluster.name).sealed
     if sealed is None:
         return Published(batch=0, events=0)
-    spark = spark_session(config, f"writetime publish {config.pipeline}")
-    try:
-        return Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
-    finally:
-        spark.stop()
+    known = read_published(store, config.cluster.name)
+    if everything or known is None or known.batch < sealed.number or known.waiting:
+        spark = spark_session(config, f"writetime publish {config.pipeline}")
+        try:
+            known = Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
+        finally:
+            spark.stop()
+    else:
+        known = known.model_copy(update={"events": 0})
+    return _with_heartbeat(config, config.kafka, store, known)
+
+
+def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, published: Published) -> Published:
+    """Send a heartbeat if it is time for one, and note it."""
+    now = int(time.time() * 1000)
+    if not kafka.heartbeat_interval_ms or now - published.heartbeat < kafka.heartbeat_interval_ms:
+        return published
+    ids = _ids_of(kafka, heartbeat_topic(kafka), HEARTBEAT)
+    send_heartbeat(kafka, *HEARTBEAT.record(kafka.format, {"serverName": kafka.topic_prefix}, {"ts_ms": now}, ids))
+    published = published.model_copy(update={"heartbeat": now})
+    write_published(store, config.cluster.name, published)
+    return published
+
+
+def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | None:
+    """Ids of the schemas of records that are no row's; None if the format has none."""
+    if kafka.format != "avro":
+        return None
+    schemas = plain.schemas()
+    with Registry(kafka) as registry:
+        return registry.id_of(f"{topic}-key", schemas.key), registry.id_of(f"{topic}-value", schemas.value)
 
 
 class Outbox:
@@ -97,16 +126,23 @@ class Outbox:
         records, refused = self._records(known)
         with _spark_failures():
             sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
-        refused |= {".".join(from_topic(topic)[1:]): error for found in sent for topic, error in found.stuck.items()}
+        refused |= {self._named(topic): error for found in sent for topic, error in found.stuck.items()}
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
         if passing := [error for error in refused.values() if error.retriable]:
             raise passing[0]
         published = Published(
-            batch=self.upto, events=sum(found.events for found in sent), waiting={name: known.sent(name) for name in sorted(refused)}
+            batch=self.upto,
+            events=sum(found.events for found in sent),
+            waiting={name: known.sent(name) for name in sorted(refused)},
+            heartbeat=known.heartbeat,
         )
         write_published(self.store, cluster, published)
         return published
+
+    def _named(self, topic: str) -> str:
+        """Whose topic it is: a table's full name, or, of the topic of DDL, its own."""
+        return topic if topic == self.kafka.topic_prefix else ".".join(from_topic(topic)[1:])
 
     def _records(self, known: Published) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
         """Kafka records of the batches that are not known to be sent, each publisher's share in one partition, in the order they have to
@@ -129,18 +165,78 @@ class Outbox:
         refused |= {name: _not_there(name) for name in self._expected() - found.keys() - refused.keys()}
         encoders, unclear = self._encoders(found, known)
         refused |= unclear
-        unmade = ensure_topics(self.kafka, sorted({topics[name] for name in found if name not in refused}))
-        refused |= {name: unmade[topic] for name, topic in topics.items() if topic in unmade}
+        statements, cannot = self._ddl(known)
+        refused |= cannot
+        wanted = sorted({topics[name] for name in found if name not in refused})
+        unmade = ensure_topics(self.kafka, [*wanted, *([self.kafka.topic_prefix] if statements else [])])
+        refused |= {self._named(topic): error for topic, error in unmade.items()}
+        self._limit(encoders, [topic for topic in wanted if topic not in unmade])
         parts = [
             self._table_records(life, encoders[life.table.id], known.sent(name))
             for name, lives in found.items()
             for life in lives
             if name not in refused
         ]
+        if statements and self.kafka.topic_prefix not in refused:
+            parts.append(self.spark.createDataFrame(statements, schema=from_arrow_schema(RECORDS)))
         if not parts:
             return None, refused
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal"), refused
+
+    def _limit(self, encoders: Mapping[UUID, Encoder], topics: Sequence[str]) -> None:
+        """Tell encoders what is too large for their topics, and what to do about it."""
+        if self.kafka.oversized == "wait":
+            return
+        limits = message_limits(self.kafka, topics)
+        for encoder in encoders.values():
+            if encoder.topic in limits:
+                encoder.oversized = Oversized(self.kafka.oversized, limits[encoder.topic], self.config.bucket, self.config.cluster.name)
+
+    def _ddl(self, known: Published) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
+        """RECORDS of the DDL that is not known to be told; all of one publisher, whose progress makes them go once. And why not."""
+        topic = self.kafka.topic_prefix
+        if not self.kafka.include_schema_changes:
+            return [], {}
+        found = list(self._statements(known.sent(topic)))
+        try:
+            ids = _ids_of(self.kafka, topic, DDL) if found else None
+        except PublishError as error:
+            if error.retriable:
+                raise
+            return [], {topic: error}
+        records = []
+        for batch, ordinal, now, each in found:
+            source = {
+                "version": __version__,
+                "connector": "writetime",
+                "cluster": self.config.cluster.name,
+                "keyspace": each.keyspace,
+                "table": each.table.name if each.table else None,
+                "table_id": str(each.table.id) if each.table else None,
+                "sequence": [batch, ordinal],
+                "snapshot": False,
+            }
+            value = {"keyspace": each.keyspace, "ddl": each.text, "ts_ms": now * 1000, "source": source}
+            key, told = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
+            records.append((0, topic, batch, ordinal, bytearray(key), bytearray(told), "ddl", False))
+        return records, {}
+
+    def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:
+        """Batch, ordinal, the batch's clock and the statement, of what the batches after `since` have learnt of captured tables."""
+        cluster = self.config.cluster.name
+        before, last = read_schema(self.store, cluster, since).schema(), None
+        for number in range(since + 1, self.upto + 1):
+            # What has not changed is not read again.
+            held = self.store.head(names.batch_object(cluster, number, "schema"))
+            if held is None or held.crc32c == last:
+                continue
+            learner, last = read_schema(self.store, cluster, number), held.crc32c
+            after = learner.schema()
+            captured = {t for t in learner.cdc_ever if t in after.tables and self.config.tables.captures(after.tables[t].full_name)}
+            for ordinal, each in enumerate(ddl(before, after, captured), start=1):
+                yield number, ordinal, read_manifest(self.store, cluster, number).now, each
+            before = after
 
     def _expected(self) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent: by the seals since, and by its note."""

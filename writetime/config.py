@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,6 +91,11 @@ class TablesConfig(_Model):
 
     include: list[str] = Field(default=["*.*"], description="keyspace.table patterns; `*` stands for any text.")
     exclude: list[str] = Field(default=[], description="Patterns taken out again.")
+
+    def captures(self, full_name: str) -> bool:
+        """Whether a table, as keyspace.table, is captured if it has cdc."""
+        included = any(fnmatchcase(full_name, pattern) for pattern in self.include)
+        return included and not any(fnmatchcase(full_name, pattern) for pattern in self.exclude)
 
     @field_validator("include", "exclude")
     @classmethod
@@ -247,6 +253,26 @@ class KafkaConfig(_Model):
         alias="decimal.handling.mode",
         description="What varint and decimal become. string: their digits, exact. precise: {scale, value} as Debezium's "
         "VariableScaleDecimal. double: the nearest.",
+    )
+    oversized: Literal["wait", "claim-check", "quarantine"] = Field(
+        default="wait",
+        description="What becomes of an event that is larger than a message may be. wait: its table waits, others go on. claim-check: it "
+        "lies in the bucket, and an event without rows says where. quarantine: it lies in the quarantine, and is not sent.",
+    )
+    include_schema_changes: bool = Field(
+        default=True, alias="include.schema.changes", description="DDL of captured tables is told on the topic <topic.prefix>."
+    )
+    heartbeat_interval_ms: int = Field(
+        default=0,
+        ge=0,
+        alias="heartbeat.interval.ms",
+        description="How often, at most, a run of publishing sends a heartbeat, whether there are events or not; 0: never.",
+    )
+    heartbeat_topics_prefix: str = Field(
+        default="__debezium-heartbeat",
+        alias="topic.heartbeat.prefix",
+        description="Heartbeats go to <topic.heartbeat.prefix>.<topic.prefix>.",
+        pattern=r"^[A-Za-z0-9._-]+$",
     )
     headers: bool = Field(default=True, description="Records have the headers writetime.table, writetime.op and writetime.sequence.")
     schema_registry_url: str | None = Field(

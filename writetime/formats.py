@@ -320,6 +320,75 @@ def codec_of(format: Format, shape: Shape, topic: str, registered: Registered, *
     return AvroCodec(*registered[wide])
 
 
+# --- records that are no row's ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Records with the same fields always, such as DDL: by field Avro's type (as in `_SOURCE`), or the fields of a struct."""
+
+    name: str
+    key_fields: Mapping[str, Any]
+    value_fields: Mapping[str, Any]
+
+    def schemas(self) -> Schemas:
+        """What a registry is told."""
+        return Schemas(_avro_record(f"{self.name}.Key", self.key_fields), _avro_record(f"{self.name}.Value", self.value_fields))
+
+    def record(self, format: Format, key: dict[str, Any], value: dict[str, Any], ids: tuple[int, int] | None) -> tuple[bytes, bytes]:
+        """Key and value as bytes; `ids` of the schemas for Avro."""
+        if format == "avro":
+            assert ids is not None, "they are registered before"
+            schemas = self.schemas()
+            heads = [MAGIC + number.to_bytes(4, "big") for number in ids]
+            return _datum(heads[0], fastavro.parse_schema(schemas.key), key), _datum(heads[1], fastavro.parse_schema(schemas.value), value)
+        if format == "json":
+            return encode(key), encode(value)
+        key_schema, value_schema = (
+            _connect_record(f"{self.name}.{part}", fields) for part, fields in (("Key", self.key_fields), ("Value", self.value_fields))
+        )
+        return encode({"schema": key_schema, "payload": key}), encode({"schema": value_schema, "payload": value})
+
+
+def _avro_record(name: str, fields: Mapping[str, Any]) -> Avro:
+    space, _, short = name.rpartition(".")
+    listed = [
+        {"name": field, **({"type": _avro_record(f"{name}.{field}", kind)} if isinstance(kind, Mapping) else _avro_plain(kind))}
+        for field, kind in fields.items()
+    ]
+    return {"type": "record", "name": short, "namespace": space, "fields": listed}
+
+
+def _connect_record(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    listed = {
+        field: _connect_record(f"{name}.{field}", kind) if isinstance(kind, Mapping) else _connect_plain(kind)
+        for field, kind in fields.items()
+    }
+    return {**_connect_struct(name, listed), "optional": False}
+
+
+DDL: Final = Plain(
+    "writetime.Ddl",
+    {"keyspace": "string"},
+    {
+        "keyspace": "string",
+        "ddl": "string",
+        "ts_ms": "long",
+        "source": {
+            "version": "string",
+            "connector": "string",
+            "cluster": "string",
+            "keyspace": "string",
+            "table": "string?",
+            "table_id": "string?",
+            "sequence": "long*",
+            "snapshot": "boolean",
+        },
+    },
+)
+HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long"})
+
+
 def schema_text(schema: Avro) -> str:
     """A schema as a registry takes it."""
     return json.dumps(schema, separators=(",", ":"))

@@ -10,6 +10,8 @@
     published/<cluster>.json                                              how far publishing is known to be
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
+    quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that is not sent
+    claims/<topic>/<batch>-<ordinal>                                      an event that is too large for its topic
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
     leases/<cluster>/<table id>/g<generation>/b<bucket>.json              who writes to a state shard, and what was written last
     frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames that no node logged: read from the ring, or retried
@@ -298,3 +300,13 @@ def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> st
 def state_generation(name: str) -> int:
     """The generation to which an object of a shard belongs."""
     return int(name.split("/")[3].removeprefix("g"))
+
+
+def claim(topic: str, batch: int, ordinal: int) -> str:
+    """Where an event lies that is too large for its topic (whose name needs no escape)."""
+    return f"claims/{topic}/{batch:010d}-{ordinal}"
+
+
+def unpublishable(cluster: str, topic: str, batch: int, ordinal: int) -> str:
+    """Stem of what is kept of an event that is not sent; `.bin` holds the record's value, `.json` its key and the reason."""
+    return f"quarantine/{part(cluster)}/unpublished/{topic}/{batch:010d}-{ordinal}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import uuid
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs import kafka as jobs
-from spark_jobs.kafka import Publisher, Sent, ensure_topics, read_progress
+from spark_jobs.kafka import Publisher, Sent, ensure_topics, message_limits, read_progress
 from writetime.config import KafkaConfig
 from writetime.envelope import progress_topic
 from writetime.errors import PublishError
@@ -240,3 +241,28 @@ def test_every_option_of_the_producer_is_passed_on(kafka: KafkaConfig, topic: st
     wrong: Iterator[Sent] = Publisher(kafka.model_copy(update={"producer": {"no.such.option": "1"}})).send_all(rows(topic, [1]))
     with pytest.raises(PublishError, match=r"no\.such\.option"):
         next(wrong)
+
+
+def test_limits_are_those_of_topic_and_producer(kafka: KafkaConfig, topic: str) -> None:
+    small = f"{kafka.topic_prefix}.shop.small"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(small, 1, 1, config={"max.message.bytes": "5000"})]).values():
+        future.result(timeout=30)
+    limits = message_limits(kafka.model_copy(update={"producer": {"message.max.bytes": 20_000}}), [topic, small])
+    assert 19_000 < limits[topic] < 20_000
+    assert 4000 < limits[small] < 5000
+    # What is as large as that goes.
+    everything = rows(small, [1])
+    everything[0].value = random.Random(1).randbytes(limits[small] - len(everything[0].key))
+    assert send(kafka, everything) == 1
+
+
+def test_records_say_in_headers_whose_they_are(kafka: KafkaConfig, topic: str) -> None:
+    send(kafka, rows(topic, [5], batch=2))
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    messages = [consumer.poll(20) for _ in range(2)]
+    consumer.close()
+    expected = [("writetime.table", b"shop.orders"), ("writetime.op", b"d"), ("writetime.sequence", b"2.5")]
+    assert [message.headers() for message in messages if message is not None] == [expected, expected]
+    assert Publisher(kafka.model_copy(update={"headers": False}))._headers(rows(topic, [5])[0]) is None

@@ -16,11 +16,12 @@ from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse
 from tests.schema.examples import create_table
-from tests.spark_jobs.examples import THEN, insert, schema_of, table
+from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tests.spark_jobs.test_warehouse import events
 from writetime.batch.publish import Published
+from writetime.names import batch_object
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.version import schema_version
 
@@ -41,8 +42,10 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     after = replace(before, columns=columns)
     learner = SchemaLearner()
     learner.apply(create_table(before, THEN))
-    monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    kafka = kafka.model_copy(update={"heartbeat_interval_ms": 3_600_000})
+    pipeline.store.put(batch_object(pipeline.cluster, 1, "schema"), learner.to_json().encode())
+    monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW))
     spark = spark_session(pipeline.config, "tests of publishing")
     try:
         warehouse = Warehouse(spark, "lake")
@@ -54,7 +57,8 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
             warehouse.write_changes(of, schema, told, batch)
             return Outbox(pipeline.config, kafka, pipeline.store, spark, batch)
 
-        assert outbox(1).drain(everything=False) == Published(batch=1, events=len(KEYS))
+        # With the DDL of the table.
+        assert outbox(1).drain(everything=False) == Published(batch=1, events=1 + len(KEYS))
         # One of the publishers dies before it sends anything of the second batch; the next run is after a rename.
         records, refused = outbox(2)._records(Published(batch=1, events=0))
         assert records is not None
@@ -72,6 +76,20 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
         assert fourth.drain(everything=False) == Published(batch=4, events=0, waiting={"shop.sold": 3})
     finally:
         spark.stop()
+    config = pipeline.config.model_copy(update={"kafka": kafka})
+    noted = publish._with_heartbeat(config, kafka, pipeline.store, Published(batch=4, events=0))
+    assert publish._with_heartbeat(config, kafka, pipeline.store, noted) is noted
+    (beat,) = consume(kafka, f"__debezium-heartbeat.{kafka.topic_prefix}")
+    assert (json.loads(beat[1]), json.loads(beat[2] or b"")) == ({"serverName": kafka.topic_prefix}, {"ts_ms": noted.heartbeat})
+    (statement,) = consume(kafka, kafka.topic_prefix)
+    ddl = json.loads(statement[2] or b"")
+    assert (json.loads(statement[1]), ddl["keyspace"], ddl["source"]["sequence"], ddl["ts_ms"]) == (
+        {"keyspace": "shop"},
+        "shop",
+        [1, 1],
+        NOW * 1000,
+    )
+    assert ddl["ddl"].startswith("CREATE TABLE shop.sold (")
     found = [(json.loads(key or b""), json.loads(value or b"")) for _, key, value in consume(kafka, f"{kafka.topic_prefix}.shop.sold")]
     sequences = Counter(tuple(value["source"]["sequence"]) for _, value in found)
     assert set(sequences.values()) == {1}

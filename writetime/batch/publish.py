@@ -12,11 +12,12 @@ from writetime.store import Store
 
 class Published(Document):
     """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run. Of tables in `waiting`, by full name, only
-    those of the batches up to the one noted there are: they could not be sent."""
+    those of the batches up to the one noted there are: they could not be sent. `heartbeat`: when the last was sent, in ms."""
 
     batch: int
     events: int
     waiting: dict[str, int] = Field(default_factory=dict)
+    heartbeat: int = 0
 
     def sent(self, table: str) -> int:
         """The last batch all of whose events of the table are in Kafka."""
@@ -31,8 +32,13 @@ def write_published(store: Store, cluster: str, published: Published) -> None:
     store.put(names.published(cluster), published.to_bytes())
 
 
-def publish_due(store: Store, cluster: str) -> bool:
-    """Whether a batch has been sealed since publishing last drained the outbox, or a table waits that may go by now."""
+def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int = 0) -> bool:
+    """Whether a batch has been sealed since publishing last drained the outbox, or a table waits that may go by now, or, with
+    `heartbeat_ms`, it is time for a heartbeat (`now`, in ms)."""
     sealed = history(store, cluster).sealed
     published = read_published(store, cluster)
-    return sealed is not None and (published is None or published.batch < sealed.number or bool(published.waiting))
+    if sealed is None:
+        return False
+    if published is None or published.batch < sealed.number or published.waiting:
+        return True
+    return bool(heartbeat_ms) and now - published.heartbeat >= heartbeat_ms

@@ -90,7 +90,7 @@ def _named_in(texts: Iterable[str], names: Collection[str]) -> set[str]:
 def table_cql(table: Table) -> str:
     """CREATE TABLE or CREATE MATERIALIZED VIEW, with comments in front."""
     notes = (f"{table.full_name} id {table.id}", *_notes(table))
-    return "\n".join([*map(comment, notes), _view(table) if table.view else _create(table)])
+    return "\n".join([*map(comment, notes), _view(table) if table.view else create_cql(table)])
 
 
 def _notes(table: Table) -> Iterator[str]:
@@ -103,7 +103,8 @@ def _notes(table: Table) -> Iterator[str]:
         yield "from 4.0 on this needs enable_compact_storage"
 
 
-def _create(table: Table) -> str:
+def create_cql(table: Table) -> str:
+    """CREATE TABLE, and nothing else."""
     columns = [f"    {identifier(column.name)} {column.type}{_static(table, column)}" for column in _shown(table)]
     body = ",\n".join([*columns, f"    {_primary_key(table)}"])
     options = [*(["COMPACT STORAGE"] if _is_compact(table) else []), *_order(table), *_options(table)]

@@ -128,13 +128,13 @@ def _table(before: Table | None, after: Table) -> Iterator[str]:
 def _table_changes(before: Table, after: Table) -> Iterator[str]:
     if after.dropped and not before.dropped:
         yield f"dropped, id {after.id}"
-    renamed = dict(_renamed(before, after))
-    for old, new in renamed.items():
+    new_names = dict(renamed(before, after))
+    for old, new in new_names.items():
         yield f"column {old} renamed to {new}"
-    for name in sorted(after.columns.keys() - before.columns.keys() - set(renamed.values())):
+    for name in sorted(after.columns.keys() - before.columns.keys() - set(new_names.values())):
         column = after.columns[name]
         yield f"column {name} {column.type}{' static' if column.kind == 'static' else ''} added"
-    for name in sorted(before.columns.keys() - after.columns.keys() - renamed.keys()):
+    for name in sorted(before.columns.keys() - after.columns.keys() - new_names.keys()):
         yield f"column {name} dropped"
     for name in sorted(before.columns.keys() & after.columns.keys()):
         if before.columns[name] != after.columns[name]:
@@ -148,7 +148,7 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
         yield f"flags {', '.join(sorted(after.flags)) or 'none'}"
 
 
-def _renamed(before: Table, after: Table) -> Iterator[tuple[str, str]]:
+def renamed(before: Table, after: Table) -> Iterator[tuple[str, str]]:
     """Key columns of the same place under another name."""
     for old, new in ((before.partition_key, after.partition_key), (before.clustering, after.clustering)):
         yield from ((was.name, now.name) for was, now in zip(old, new, strict=False) if was.name != now.name)

@@ -1,0 +1,106 @@
+"""What consumers of Debezium's events make of ours: Kafka Connect's JsonConverter and Debezium's own ExtractNewRecordState, in a JVM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cql.typed import kind_of
+from tests.test_envelope import ABOUT, kinds
+from tests.test_formats import changed, stored
+from tools.jars import need
+from tools.java import java
+from writetime.cql.names import to_column
+from writetime.envelope import Shape
+from writetime.formats import JsonSchema, form_of
+
+pytestmark = pytest.mark.timeout(300)
+TOPIC = "cdc.shop.orders"
+KEYS = kinds(id="int")
+COLUMNS = {
+    **KEYS,
+    **kinds(v="text", n="bigint", at="timestamp", day="date", raw="blob", exact="decimal", f="float", d="double", ok="boolean"),
+    "a b": kind_of("set<text>"),
+    "m": kind_of("map<text, int>"),
+    "pairs": kind_of("map<int, text>"),
+    "two": kind_of("tuple<int, text>"),
+}
+ROW = {
+    "id": 7,
+    "v": "é",
+    "n": 2**63 - 1,
+    "at": 0,
+    "day": 0,
+    "raw": b"\0\xff",
+    "exact": "1.50",
+    "f": 0.5,
+    "d": 1e300,
+    "ok": True,
+    "a b": ["x", None],
+    "m": [("k", 1), ("l", None)],
+    "pairs": [(1, "one")],
+    "two": {"field_1": 1, "field_2": None},
+}
+SHOWN = {
+    **ROW,
+    "at": "1970-01-01T00:00:00.000Z",
+    "day": "1970-01-01",
+    "raw": "AP8=",
+    "m": {"k": 1, "l": None},
+    "pairs": [{"key": 1, "value": "one"}],
+}
+TOLD = {"__op": "u", "__source_ts_micro": 2**63 - 1, "__source_reason": None, "__deleted": "false"}
+
+
+@pytest.fixture(scope="module")
+def classpath() -> str:
+    return f"{need('connect')}/*"
+
+
+def unwrapped(classpath: str, *records: tuple[bytes | None, bytes | None]) -> list[Any]:
+    """What the transform makes of records, given as key and value; None where nothing comes out."""
+    lines = "".join(f"{TOPIC}\t{(key or b'').decode()}\t{(value or b'').decode()}\n" for key, value in records)
+    command = [java(), "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", classpath, str(Path(__file__).with_name("Unwrap.java"))]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) if line else None for line in done.stdout.splitlines()]
+
+
+def record(row: dict[str, Any], *, cells: bool = False, numbers: Any = "string", claim: bool = False) -> tuple[bytes | None, bytes]:
+    shape = Shape(KEYS, COLUMNS, SCHEMA, form=form_of("json-schema", numbers), cells=cells)
+    codec = JsonSchema(shape, TOPIC, wide=False)
+    value = shape.claim(row, ABOUT, url="gs://b/claims/1", size=1, crc32c=2) if claim else shape.value(row, ABOUT)
+    return codec.key(shape.key(row)), codec.value(value)
+
+
+SCHEMA = stored({to_column(name): kind for name, kind in COLUMNS.items()})
+
+
+def test_the_transform_reads_every_kind_of_event(classpath: str) -> None:
+    held = {to_column(name): value for name, value in ROW.items()}
+    updated = changed(SCHEMA, held, held)
+    deleted = changed(SCHEMA, held, None, op="d", reason="row_delete")
+    truncated = changed(SCHEMA, None, None, op="t", reason="truncate", key=None)
+    key, _ = record(deleted)
+    found = unwrapped(
+        classpath,
+        record(updated),
+        record(deleted),
+        (key, None),
+        record(updated, numbers="precise"),
+        record(updated, cells=True),
+        record(updated, claim=True),
+        record(truncated),
+    )
+    assert found[0] == {**SHOWN, **TOLD}
+    assert found[1] == {**SHOWN, **TOLD, "__op": "d", "__source_reason": "row_delete", "__deleted": "true"}
+    # A tombstone goes with the delete that was rewritten.
+    assert found[2] is None
+    assert found[3] == {**SHOWN, **TOLD, "exact": {"scale": 2, "value": "AJY="}}
+    assert found[4]["v"] == {"value": "é", "deletion_ts": None, "set": False, "writetime": None}
+    # Without rows there is nothing to unwrap: of a claim, and of a truncate.
+    assert found[5:] == [None, None]

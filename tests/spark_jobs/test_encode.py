@@ -1,0 +1,72 @@
+"""Records that are too large for their topic, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_jobs.encode import Encoder, Oversized
+from spark_jobs.rows import RowShape
+from spark_jobs.warehouse import changes_schema
+from tests.spark_jobs.examples import schema_of, table
+from writetime.config import KafkaConfig
+from writetime.envelope import About
+from writetime.schema.version import describe
+from writetime.store.checksum import crc32c
+from writetime.store.local import LocalStore
+
+TABLE = table("large", 70, {"id": "int", "v": "text"})
+ABOUT = About("ring", "shop", "large", {})
+
+
+def encoded(folder: Path, policy: str, values: list[str], limit: int = 2000, **kafka: Any) -> list[dict[str, Any]]:
+    stored = changes_schema(RowShape.of(TABLE, schema_of(TABLE)))
+    version = {"v1": describe(TABLE, {})}
+    config = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t", **kafka})
+    encoder = Encoder(version, ABOUT, "t.shop.large", config.format, config.decimal_handling_mode, False, stored)
+    encoder.oversized = Oversized(policy, limit, str(folder), "ring")  # type: ignore[arg-type]
+    rows = [
+        {"batch": 3, "ordinal": at, "op": "c", "processed_at": 0, "key": {"id": at}, "before": None, "after": {"id": at, "v": value}}
+        | {"changed": ["v"], "nodes": [], "ts_micro": 5, "table_id": str(TABLE.id), "schema_version": "v1", "replicas_expected": 1}
+        for at, value in enumerate(values, start=1)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=stored).append_column("publisher", pa.array([0] * len(rows), pa.int32()))
+    return [row for out in encoder(iter([batch])) for row in out.to_pylist()]
+
+
+def test_a_claim_goes_in_its_place(tmp_path: Path) -> None:
+    small, large = encoded(tmp_path, "claim-check", ["s", "x" * 3000])
+    assert json.loads(small["value"])["after"] == {"id": 1, "v": "s"}
+    told = json.loads(large["value"])
+    assert (told["after"], told["op"], told["source"]["sequence"], json.loads(large["key"])) == (None, "c", [3, 2], {"id": 2})
+    store = LocalStore(tmp_path)
+    url = told["claim"]["url"]
+    content = store.read(url.removeprefix(store.url.rstrip("/") + "/"))
+    assert url.endswith("claims/t.shop.large/0000000003-2")
+    assert (told["claim"]["size"], told["claim"]["crc32c"]) == (len(content), crc32c(content))
+    assert json.loads(content)["after"] == {"id": 2, "v": "x" * 3000}
+    # The same again, and with other bytes where the first may have been sent.
+    assert encoded(tmp_path, "claim-check", ["s", "x" * 3000]) == [small, large]
+    other = encoded(tmp_path, "claim-check", ["s", "x" * 3000], format="json-schema", limit=8000)[1]
+    assert "claim" not in json.loads(other["value"])["payload"]
+    again = json.loads(encoded(tmp_path, "claim-check", ["s", "y" * 3000])[1]["value"])["claim"]
+    assert "0000000003-2~" in again["url"]
+    assert store.read("claims/t.shop.large/0000000003-2") == content
+
+
+def test_or_nothing_goes_and_the_quarantine_holds_it(tmp_path: Path) -> None:
+    (small,) = encoded(tmp_path, "quarantine", ["s", "x" * 3000])
+    assert small["ordinal"] == 1
+    store = LocalStore(tmp_path)
+    stem = "quarantine/ring/unpublished/t.shop.large/0000000003-2"
+    about = json.loads(store.read(f"{stem}.json"))
+    assert (about["kind"], about["sequence"], json.loads(bytes.fromhex(about["key"]))) == ("oversized", [3, 2], {"id": 2})
+    assert json.loads(store.read(f"{stem}.bin"))["after"] == {"id": 2, "v": "x" * 3000}
+
+
+def test_or_the_sender_meets_it(tmp_path: Path) -> None:
+    assert len(encoded(tmp_path, "wait", ["s", "x" * 3000])) == 2
+    assert list(LocalStore(tmp_path).list()) == []
