@@ -40,7 +40,11 @@ with DAG(
     default_args={"owner": settings.owner, "retries": 0, "execution_timeout": timedelta(hours=12)},
     params={
         "start": Param(
-            None, type=["null", "string"], format="date-time", title="From", description="First minute (UTC). Empty: a day and *Late* before now."
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="From",
+            description="First minute (UTC). Empty: a day and *Late* before now.",
         ),
         "end": Param(
             None,

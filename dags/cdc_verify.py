@@ -50,7 +50,7 @@ with DAG(
             None, type=["null", "string"], title="Tokens", description="A:B: only tokens above A and up to B. Empty: the whole ring."
         ),
         "wait": Param(900, type="integer", minimum=0, title="Wait", description="Seconds to wait for the batch that settles what differs."),
-        "values": Param(False, type="boolean", title="Values", description="Tell values of rows that differ, in the report."),
+        "tell_values": Param(False, type="boolean", title="Values", description="Tell values of rows that differ, in the report."),
     },
 ):
     CheckJobOperator(
@@ -63,6 +63,6 @@ with DAG(
             "--wait={{ params.wait }}",
             "{{ '--table=' ~ params.table if params.table else '' }}",
             "{{ '--token-range=' ~ params.token_range if params.token_range else '' }}",
-            "{{ '--values' if params.values else '' }}",
+            "{{ '--values' if params.tell_values else '' }}",
         ],
     )

@@ -17,9 +17,21 @@ FILES = sorted((ROOT / "dags").glob("*.py"))
 
 _DESCRIBE = """
 import json, sys
+from datetime import datetime, timezone
+from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.execution_time import macros
+
+def rendered(dag, task, given):
+    run = SimpleNamespace(run_after=datetime(2026, 5, 4, 12, tzinfo=timezone.utc))
+    params = dict(dag.params.dump()) | given
+    lines = [dag.get_template_env().from_string(line).render(params=params, dag_run=run, macros=macros) for line in task.application_args[2:]]
+    return [line for line in lines if line]
 
 bag = DagBag(sys.argv[1])
+checks = {dag_id: bag.dags[dag_id] for dag_id in ("cdc_verify", "cdc_audit")}
+given = {"table": "shop.orders", "token_range": "1:2", "tell_values": True, "start": "2026-05-04T00:00Z", "end": "2026-05-05T00:00Z"}
+commands = {dag_id: [rendered(dag, dag.tasks[0], some) for some in ({}, given)] for dag_id, dag in checks.items()}
 dags = {
     dag_id: {
         "tasks": {t.task_id: {"retries": t.retries, "doc": bool(t.doc_md), "down": sorted(t.downstream_task_ids)} for t in dag.tasks},
@@ -32,7 +44,7 @@ dags = {
     }
     for dag_id, dag in bag.dags.items()
 }
-print("@@" + json.dumps({"dags": dags, "errors": bag.import_errors}))
+print("@@" + json.dumps({"dags": dags, "errors": bag.import_errors, "commands": commands}))
 """
 
 
@@ -91,6 +103,19 @@ def test_ingest_archives_before_it_points_at_bad_segments(loaded: dict[str, Any]
     }
     assert tasks["segment"]["retries"] == 0
     assert tasks["ingest"]["retries"] == 2
+
+
+def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
+    assert loaded["commands"] == {
+        "cdc_verify": [
+            ["--share=0.1", "--seed=20260504", "--wait=900"],
+            ["--share=0.1", "--seed=20260504", "--wait=900", "--table=shop.orders", "--token-range=1:2", "--values"],
+        ],
+        "cdc_audit": [
+            ["--end=2026-05-04T09:00:00+00:00", "--start=2026-05-03T09:00:00+00:00", "--late=3", "--ranges=16"],
+            ["--end=2026-05-05T00:00Z", "--start=2026-05-04T00:00Z", "--late=3", "--ranges=16"],
+        ],
+    }
 
 
 def test_without_a_pipeline_they_still_load_and_say_so(tmp_path: Path) -> None:
