@@ -30,6 +30,7 @@ from tools import ROOT
 from writetime import names
 from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Mark, Problem, Sealed, SegmentInput, SegmentOutcome
 from writetime.batch.publish import Published
+from writetime.columns import Rules
 from writetime.status.batches import Batches
 from writetime.store import open_store
 
@@ -238,7 +239,7 @@ def _measure(root: Path, batches: int, per_batch: int, passes: int) -> None:
 
     def client() -> TestClient:
         known = Batches(open_store(str(root)), CLUSTER)
-        return TestClient(build(lambda: known, Everybody()))
+        return TestClient(build(lambda: known, Rules, Everybody()))
 
     warm = client()
     print(f"{'view':32} {'cold ms':>9} {'warm ms':>9} {'cpu ms':>9} {'KiB':>7}")

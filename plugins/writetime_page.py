@@ -36,7 +36,8 @@ class Page:
                 from writetime_page_access import AirflowAccess, Pipeline
                 from writetime_page_app import build
 
-                self._app = build(Pipeline(), AirflowAccess())
+                pipeline = Pipeline()
+                self._app = build(pipeline.batches, pipeline.rules, AirflowAccess())
             return self._app
 
 

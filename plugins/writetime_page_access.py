@@ -1,7 +1,7 @@
 """What the page needs of Airflow: who asks, what they may, and starting a run. Airflow's own login and permissions decide, nothing else.
 
-Who may see the DAG cdc_ingest may read the page; who may trigger a DAG may do so from here, and may see values that were quarantined, if
-`[writetime] previews = values` is set at all.
+Who may see the DAG cdc_ingest may read the page; who may trigger a DAG may do so from here. Who may trigger cdc_ingest also sees values of
+what was quarantined, unless airflow.cfg says `[writetime] previews = shapes`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from airflow.utils.types import DagRunTriggeredByType
 from fastapi import HTTPException, Request
 from writetime_page_app import INGEST, Started
 
+from writetime.columns import Rules
 from writetime.config import load
 from writetime.errors import ConfigError
 from writetime.status.batches import Batches
@@ -65,27 +66,35 @@ class AirflowAccess:
     @property
     def shows_values(self) -> bool:
         """Whether this Airflow shows values at all."""
-        return conf.get("writetime", "previews", fallback="shapes") == "values"
+        return conf.get("writetime", "previews", fallback="values") == "values"
 
 
 class Pipeline:
-    """The batches of the pipeline that WRITETIME_CONFIG names; opened once, since what is sealed does not change."""
+    """The pipeline that WRITETIME_CONFIG names. Its batches are opened once, since what is sealed does not change."""
 
     def __init__(self) -> None:
         self._batches: Batches | None = None
         self._lock = Lock()
 
-    def __call__(self) -> Batches:
+    def rules(self) -> Rules:
+        """Which columns and rows are not to be seen, as the file says now. ConfigError if it cannot be read, or the salt lacks."""
+        return load(_config()).columns.rules
+
+    def batches(self) -> Batches:
         """ConfigError until there is a pipeline."""
         with self._lock:
             if self._batches is None:
-                path = os.environ.get("WRITETIME_CONFIG")
-                if not path:
-                    hint = "Let it name the pipeline's YAML: the API server needs it too."
-                    raise ConfigError("is not set", operation="open the pipeline", obj="WRITETIME_CONFIG", hint=hint)
-                config = load(path)
+                config = load(_config())
                 self._batches = Batches(open_store(config.bucket), config.cluster.name)
             return self._batches
+
+
+def _config() -> str:
+    path = os.environ.get("WRITETIME_CONFIG")
+    if not path:
+        hint = "Let it name the pipeline's YAML: the API server needs it too."
+        raise ConfigError("is not set", operation="open the pipeline", obj="WRITETIME_CONFIG", hint=hint)
+    return path
 
 
 def _details(dag_id: str) -> DagDetails:

@@ -26,6 +26,7 @@ from writetime_page_draw import bars, heat_map, lag_plot
 from writetime import names
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import known_schema
+from writetime.columns import Rules
 from writetime.errors import WritetimeError
 from writetime.status import ledger, quarantine
 from writetime.status.batches import WINDOW, Batches
@@ -76,21 +77,24 @@ class Access(Protocol):
         """Whether what is quarantined is shown with its values, to those who may trigger."""
 
 
-def build(open_batches: Callable[[], Batches], access: Access) -> FastAPI:
-    """The app over a pipeline's batches."""
+def build(open_batches: Callable[[], Batches], rules: Callable[[], Rules], access: Access) -> FastAPI:
+    """The app over a pipeline's batches; `rules` say which columns and rows are not to be seen."""
 
-    async def reader(request: Request) -> None:
-        user = await access.user(request)
-        if not await run_in_threadpool(access.may_read, user):
+    def require(request: Request, user: Any) -> None:
+        if not access.may_read(user):
             raise HTTPException(403, f"You may not see the DAG {INGEST}, so you may not see this page.")
         request.state.page_user = user
+        request.state.may_replay = access.may_trigger(user, REPLAY)
+
+    async def reader(request: Request) -> None:
+        await run_in_threadpool(require, request, await access.user(request))
 
     app = FastAPI(dependencies=[Depends(reader)], docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/files", StaticFiles(directory=FILES / "static"), name="files")
     app.middleware("http")(_with_headers)
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(WritetimeError, _error)
-    _add_views(app, open_batches, access)
+    _add_views(app, open_batches, rules, access)
     _add_buttons(app, open_batches, access)
     return app
 
@@ -98,7 +102,7 @@ def build(open_batches: Callable[[], Batches], access: Access) -> FastAPI:
 # --- what is shown
 
 
-def _add_views(app: FastAPI, open_batches: Callable[[], Batches], access: Access) -> None:
+def _add_views(app: FastAPI, open_batches: Callable[[], Batches], rules: Callable[[], Rules], access: Access) -> None:
     @app.get("/")
     def rings(request: Request, last: int = WINDOW) -> Response:
         found = ring(open_batches(), last=_bounded(last))
@@ -156,7 +160,7 @@ def _add_views(app: FastAPI, open_batches: Callable[[], Batches], access: Access
         if kept is None:
             raise HTTPException(404, "There is nothing of that name in quarantine.")
         values = access.shows_values and access.may_trigger(request.state.page_user, INGEST)
-        look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), values=values)
+        look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), rules(), values=values)
         return _page(request, "piece", kept=kept, look=look)
 
     @app.get("/started")
@@ -270,7 +274,12 @@ def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
 
 def _page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     root = request.scope.get("root_path", "")
-    about = {"root": root, "airflow": root.removesuffix("/writetime"), "here": template, "now": datetime.now(UTC)}
+    about = {
+        "root": root,
+        "airflow": root.removesuffix("/writetime"),
+        "may_replay": getattr(request.state, "may_replay", False),
+        "now": datetime.now(UTC),
+    }
     return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render({**about, **values}), status)
 
 

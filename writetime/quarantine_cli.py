@@ -53,6 +53,8 @@ def show(
 ) -> None:
     """Show one piece: its reason, its place, and as far as may be seen its bytes and what they say."""
     from writetime.batch.check import known_schema
+    from writetime.columns import Rules
+    from writetime.config import load
     from writetime.status.batches import Batches
     from writetime.status.quarantine import hex_lines, look
 
@@ -60,7 +62,8 @@ def show(
     found = _named(store, cluster, piece)
     typer.echo(f"{found.kind}: {found.message}")
     typer.echo(f"{found.object} at {found.position}, {found.size} bytes, batch {found.batch or 'unknown'}")
-    seen = look(Batches(store, cluster), found, _Everything(known_schema(store, cluster), all_tables), values=values)
+    rules = Rules() if all_tables else load(config).columns.rules
+    seen = look(Batches(store, cluster), found, _Everything(known_schema(store, cluster), all_tables), rules, values=values)
     if seen.table:
         typer.echo(f"table {seen.table}")
     for line in seen.lines:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.status import bucket
 from writetime.batch.documents import LedgerEntry
+from writetime.columns import Rules
 from writetime.status.batches import Batches
 from writetime.store.local import LocalStore
 
@@ -88,7 +89,7 @@ def browse(page: Any, folder: Path) -> Browser:
     guard = Guard(page.Started)
     batches = Batches(LocalStore(folder), bucket.CLUSTER)
     root = FastAPI()
-    root.mount("/writetime", page.build(lambda: batches, guard))
+    root.mount("/writetime", page.build(lambda: batches, Rules, guard))
     return Browser(TestClient(root), guard)
 
 
@@ -237,6 +238,7 @@ def test_only_who_may_trigger_reruns(own: Browser, user: str) -> None:
 @pytest.mark.parametrize("user", ["viewer", "stranger"])
 def test_only_who_may_trigger_replays(own: Browser, user: str) -> None:
     own.get("replay", user, 403)
+    assert "Replay hours" not in own.get("", user, 200 if user == "viewer" else 403)
     own.post("replay", {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00"}, user, 403)
     assert own.guard.runs == []
 
@@ -320,7 +322,7 @@ def test_a_bucket_that_cannot_be_read_is_told(page: Any) -> None:
     def broken() -> Batches:
         raise StoreUnavailable("no answer", operation="list objects", obj="<cdc>")
 
-    client = TestClient(page.build(broken, Guard(page.Started)))
+    client = TestClient(page.build(broken, Rules, Guard(page.Started)))
     answer = client.get("/", headers={"user": "operator"})
     assert answer.status_code == 503
     assert "list objects: <cdc>: no answer" in text(answer.text)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
+from writetime.columns import Rules
+from writetime.schema.model import DroppedColumn, Schema
 from writetime.status.batches import Batches
 from writetime.status.quarantine import Look, look, look_at, piece, quarantined
 
@@ -16,8 +20,8 @@ def shown(found: Look) -> str:
     return "\n".join((found.table, found.hidden, *found.lines, *found.hex))
 
 
-def at(body: bytes, *, values: bool = True) -> Look:
-    return look_at(body, bucket.learner(), version=7, values=values)
+def at(body: bytes, rules: Rules | None = None, *, values: bool = True) -> Look:
+    return look_at(body, bucket.learner(), rules or Rules(), version=7, values=values)
 
 
 def test_pieces_are_listed_with_their_reasons(batches: Batches) -> None:
@@ -46,7 +50,7 @@ def test_pages_follow_each_other() -> None:
 
 def test_values_are_shown_only_if_they_are_asked_for(batches: Batches) -> None:
     (kept,), _ = quarantined(batches)
-    hidden, asked = (look(batches, kept, bucket.learner(), values=values) for values in (False, True))
+    hidden, asked = (look(batches, kept, bucket.learner(), Rules(), values=values) for values in (False, True))
     assert not [secret for secret in SECRETS if secret in shown(hidden)]
     assert "note  7 bytes" in shown(hidden)
     assert "shop.orders" in shown(hidden)
@@ -82,6 +86,46 @@ def test_what_cannot_be_decoded_of_a_captured_table_is_shown_in_hex() -> None:
     assert at(bucket.mutation(bucket.ORDERS)[:-3], values=False).hex == ()
 
 
+RULES = {
+    "a column is masked": Rules(masks={3: ["shop.orders.note"]}),
+    "a column is left out": Rules(exclude=["shop.orders.note"]),
+    "a key is hashed": Rules(hashes={"sha256": ["shop.orders.id", "shop.orders.note"]}, salt="pepper"),
+    "rows are filtered": Rules(rows={"shop.orders": "note != 'hunter2'"}),
+}
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("cut", [0, 3], ids=["whole", "cut short"])
+def test_what_the_pipeline_keeps_inside_stays_hidden(rules: Rules, cut: int) -> None:
+    body = bucket.mutation(bucket.ORDERS)
+    found = at(body[: len(body) - cut], rules)
+    assert "keeps columns or rows of this table inside" in found.hidden
+    assert found.hex == ()
+    assert "hunter2" not in shown(found)
+    assert "pepper" not in shown(found)
+    assert found.lines
+
+
+def test_a_column_that_was_dropped_stays_hidden_where_there_are_rules() -> None:
+    known = bucket.learner().schema()
+    orders = known.tables[bucket.ORDERS]
+    dropped = DroppedColumn("note", "regular", "text", 1)
+    later = replace(orders, columns={"id": orders.columns["id"]}, dropped_columns={"note": dropped}, cdc=True)
+
+    class Later:
+        cdc_ever = frozenset({bucket.ORDERS})
+
+        def schema(self) -> Schema:
+            return replace(known, tables={**known.tables, bucket.ORDERS: later})
+
+    body = bucket.mutation(bucket.ORDERS)
+    assert "hunter2" in shown(look_at(body, Later(), Rules(), version=7, values=True))
+    for cut in (0, 3):
+        ruled = look_at(body[: len(body) - cut], Later(), Rules(exclude=["shop.orders.note"]), version=7, values=True)
+        assert "hunter2" not in shown(ruled)
+        assert ruled.hex == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "open_"), [("corrupt_frame", True), ("corrupt_section", False), ("torn_tail", False), ("NotASegment", False)]
 )
@@ -92,7 +136,7 @@ def test_only_single_frames_are_looked_at(kind: str, open_: bool) -> None:
     store.put(f"{stem}.json", f'{{"kind": "{kind}"}}'.encode())
     batches = Batches(store, bucket.CLUSTER)
     (kept,), _ = quarantined(batches)
-    found = look(batches, kept, bucket.learner(), values=True)
+    found = look(batches, kept, bucket.learner(), Rules(), values=True)
     assert bool(found.hex) == open_
     assert bool(found.hidden) != open_
 
@@ -101,4 +145,4 @@ def test_bytes_that_are_gone_say_so() -> None:
     store = MemoryStore()
     store.put(bucket.ref(0, 1).quarantined(1, 1) + ".json", b'{"kind": "MalformedMutation"}')
     (kept,), _ = quarantined(Batches(store, bucket.CLUSTER))
-    assert look(Batches(store, bucket.CLUSTER), kept, bucket.learner(), values=True).hidden == "its bytes are gone"
+    assert look(Batches(store, bucket.CLUSTER), kept, bucket.learner(), Rules(), values=True).hidden == "its bytes are gone"

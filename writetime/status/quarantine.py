@@ -1,20 +1,22 @@
 """What could not be used and was kept: a list of it, and a look at one piece that shows no secrets.
 
-A segment holds every keyspace of its node, password hashes included, so a look is only at what can be told to be of captured tables, and of
-nothing else. Even then values stay hidden unless they are asked for: which columns Cassandra would mask is not known here. Bytes between
-frames that cannot be told apart are never shown.
+A segment holds every keyspace of its node, password hashes included, so a look is only at what can be told to be of captured tables, and
+of nothing else. Even then values stay hidden unless they are asked for, and what the pipeline's `columns` keep inside stays hidden always:
+of a table that has such a rule no raw bytes are shown, and of one whose rows are filtered no values. Bytes between frames are never shown.
+What Cassandra itself would mask for some of its users (5.0) is not known here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from writetime import names
+from writetime.columns import Hiding, Rules, TableRules
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Frame, peek
 from writetime.commitlog.show import Blocks
@@ -22,7 +24,7 @@ from writetime.cql.literal import micros_text
 from writetime.errors import DecodeError, ObjectNotFound, SchemaError
 from writetime.model import Cell, Mutation, PartitionUpdate
 from writetime.model import Row as CqlRow
-from writetime.schema.model import Schema, Table
+from writetime.schema.model import Column, Schema, Table
 from writetime.status.batches import Batches, at_once
 
 PAGE: Final = 50
@@ -84,8 +86,9 @@ class Known(Protocol):
     def cdc_ever(self) -> frozenset[UUID]: ...
 
 
-def look(batches: Batches, kept: Kept, learner: Known, *, values: bool) -> Look:
-    """A look at the bytes of a piece, given what is known of the schema. `values`: show hex, keys and cells, not only what there is."""
+def look(batches: Batches, kept: Kept, learner: Known, rules: Rules, *, values: bool) -> Look:
+    """A look at the bytes of a piece, given what is known of the schema. `values`: show hex, keys and cells, not only what there is; not
+    those that `rules` hide."""
     try:
         data = batches.store.read(kept.name, end=16 << 20)
     except ObjectNotFound:
@@ -93,10 +96,10 @@ def look(batches: Batches, kept: Kept, learner: Known, *, values: bool) -> Look:
     body = body_of(kept.kind, data)
     if body is None:
         return Look(hidden="it is a range of the log and no single frame: it may hold any keyspace")
-    return look_at(body, learner, version=_version(kept), values=values)
+    return look_at(body, learner, rules, version=_version(kept), values=values)
 
 
-def look_at(body: bytes, learner: Known, *, version: int, values: bool) -> Look:
+def look_at(body: bytes, learner: Known, rules: Rules, *, version: int, values: bool) -> Look:
     """A look at the bytes of a mutation."""
     schema, captured = learner.schema(), learner.cdc_ever
     try:
@@ -113,17 +116,44 @@ def look_at(body: bytes, learner: Known, *, version: int, values: bool) -> Look:
     except (DecodeError, SchemaError):
         if count != 1:
             return Look(table=table.label, hidden="it cannot be decoded, and holds updates of other tables, which need not be captured")
-        return Look(table.label, "" if values else _ASK, ("It cannot be decoded.",), hex_lines(body) if values else ())
+        why = _ASK if not values else _RULED if _ruled(rules, table, schema) else ""
+        return Look(table.label, why, ("It cannot be decoded.",), () if why else hex_lines(body))
     if any(update.table_id not in captured for update in mutation.updates):
         return Look(table=table.label, hidden="it holds updates of tables that are not captured, too")
+    shapes = tuple(islice(_shapes(mutation, schema.tables), _LINES))
     if not values:
-        return Look(table.label, _ASK, tuple(islice(_shapes(mutation, schema.tables), _LINES)))
-    blocks = Blocks(schema, captured).lines("", Frame(0, 0, 0, len(body)), mutation)
-    lines = ("".join(text for text, _ in line) for line in islice(blocks, 1, _LINES))
-    return Look(table.label, "", tuple(lines), hex_lines(body))
+        return Look(table.label, _ASK, shapes)
+    ruled = [found for update in mutation.updates if (found := _ruled(rules, schema.tables[update.table_id], schema))]
+    visible = Hiding(rules, schema).mutation(_without_dropped(mutation, schema.tables) if ruled else mutation)
+    if visible is None or any(found.filter for found in ruled):
+        return Look(table.label, _RULED, shapes)
+    blocks = Blocks(schema, captured).lines("", Frame(0, 0, 0, len(body)), visible)
+    lines = tuple("".join(text for text, _ in line) for line in islice(blocks, 1, _LINES))
+    return Look(table.label, _RULED, lines) if ruled else Look(table.label, "", lines, hex_lines(body))
 
 
 _ASK: Final = "values are hidden here"
+_RULED: Final = "the pipeline keeps columns or rows of this table inside"
+
+
+def _ruled(rules: Rules, table: Table, schema: Schema) -> TableRules:
+    """The table's rules, those about columns that are no more included."""
+    dropped = {name: Column(name, column.kind, column.type) for name, column in table.dropped_columns.items()}
+    return rules.of(replace(table, columns={**dropped, **table.columns}), schema.types)
+
+
+def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutation:
+    """The mutation without cells of columns that are no more."""
+
+    def row(of: CqlRow, table: Table) -> CqlRow:
+        return replace(of, cells=tuple(cell for cell in of.cells if cell.column in table.columns))
+
+    def update(of: PartitionUpdate) -> PartitionUpdate:
+        table = tables[of.table_id]
+        static = None if of.static_row is None else row(of.static_row, table)
+        return replace(of, static_row=static, rows=tuple(row(each, table) for each in of.rows))
+
+    return replace(mutation, updates=tuple(map(update, mutation.updates)))
 
 
 def _read(batches: Batches, name: str) -> Kept | None:
@@ -182,7 +212,7 @@ def hex_lines(body: bytes) -> tuple[str, ...]:
 # --- what there is, without what stands in it
 
 
-def _shapes(mutation: Mutation, tables: dict[Any, Table]) -> Iterator[str]:
+def _shapes(mutation: Mutation, tables: Mapping[UUID, Table]) -> Iterator[str]:
     for update in mutation.updates:
         yield f"{tables[update.table_id].label}  key of {len(update.key)} bytes"
         yield from _update(update)
