@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from writetime import quarantine_cli as quarantine
 from writetime.batch import cli as batch
 from writetime.commitlog import cli as commitlog
 from writetime.errors import ConfigError, WritetimeError
