@@ -10,9 +10,10 @@ has cleared them. Where nothing has come in but something captured has expired, 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from heapq import nsmallest
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -113,13 +114,16 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
         return read_manifest(store, cluster, past.last)
     _finish(store, cluster, past)
     held, marks = _held(store, past.sealed), past.sealed.growing if past.sealed else {}
-    incoming = list(_segments(store, names.incoming_prefix(cluster)))
-    segments = [_grown(segment, marks) for info in incoming if (segment := _released(info, held.get(info.name))) is not None]
-    segments += _growing(store, cluster, marks, {names.SegmentRef.from_object(info.name) for info in incoming})
+    partly = list(parts.found(store, names.parts_prefix(cluster)))
+    whole: set[str] = set()
+    come = _come(store, cluster, held, among={ref.incoming for ref, _ in partly}, whole=whole)
+    # After an outage a million may wait: no more are kept than a batch takes.
+    segments = [_grown(segment, marks) for segment in nsmallest(max_segments, come, key=_age)]
+    segments += _growing(store, partly, marks, whole)
     made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held.get(info.name))) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is worked off in the order in which it was written.
-    segments = sorted(segments, key=lambda s: (s.sealed_at, s.object))[:max_segments]
+    segments = sorted(segments, key=_age)[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
     if not segments and not snapshots and not _something_expired(store, cluster, past.sealed, now):
         return None
@@ -258,11 +262,27 @@ def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
     return segment if mark is None or not mark.sound else segment.model_copy(update={"tail": Tail(after=mark)})
 
 
-def _growing(store: Store, cluster: str, marks: Mapping[str, Mark], whole: Container[names.SegmentRef]) -> Iterator[SegmentInput]:
+def _come(store: Store, cluster: str, held: Mapping[str, LedgerEntry], *, among: Container[str], whole: set[str]) -> Iterator[SegmentInput]:
+    """The whole segments that a batch may take in, as they are listed. Of the names `among`, those that are there are noted in `whole`."""
+    for info in _segments(store, names.incoming_prefix(cluster)):
+        if info.name in among:
+            whole.add(info.name)
+        segment = _released(info, held.get(info.name))
+        if segment is not None:
+            yield segment
+
+
+def _age(segment: SegmentInput) -> tuple[datetime, str]:
+    return segment.sealed_at, segment.object
+
+
+def _growing(
+    store: Store, partly: Iterable[tuple[names.SegmentRef, parts.Part]], marks: Mapping[str, Mark], whole: Container[str]
+) -> Iterator[SegmentInput]:
     """What is new of segments of which there are parts only."""
-    for ref, found in groupby(parts.found(store, names.parts_prefix(cluster)), key=itemgetter(0)):
+    for ref, found in groupby(partly, key=itemgetter(0)):
         mark = marks.get(ref.growing)
-        if ref in whole or (mark is not None and mark.logical is None):
+        if ref.incoming in whole or (mark is not None and mark.logical is None):
             continue
         there = [part for _, part in found if part.info.size == part.end - part.start]
         run = parts.run(there, mark.position if mark else 0)
