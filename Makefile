@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper ring orders bench-decode bench-batch bench-state record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ kill-shipper: setup ## a shipper beside a writing node, killed KILLS=200 times b
 ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
+bootstrap-proof: setup ## read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
+	@$(PYTHON) -m tests.bootstrap --rows $(or $(ROWS),20000) $(ARGS)
+
 orders: setup ## the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
 	@$(PYTHON) -m tests.spark_jobs.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
 
@@ -61,6 +64,9 @@ bench-batch: setup ## three replicas' segments through a batch without sinks: MB
 
 bench-state: setup ## look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
 	@$(PYTHON) -m benchmarks.state $(ARGS)
+
+bench-plan: setup ## the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
+	@$(PYTHON) -m benchmarks.plan $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record

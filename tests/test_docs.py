@@ -24,6 +24,7 @@ ELSEWHERE = {
     "make types": (".ci/run", "make types"),
     "make test-gcs": (".ci/run", "make test-gcs"),
     "make test-s3": (".ci/run", "make test-s3"),
+    "make bench-plan ARGS='--objects 20000'": ("tests/benchmarks/test_plan.py", 'plan.main(["--objects"'),
     "make record": ("tests/test_recording.py", "tests.ring.record"),
     "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed": (
         "tests/airflow/test_running.py",
