@@ -30,6 +30,10 @@ ELSEWHERE = {
         "tests/airflow/test_running.py",
         '"--reprocess-behavior", "completed"',
     ),
+    "writetime metrics --config docs/pipeline.example.yaml --output /var/lib/node_exporter/writetime.prom": (
+        "tests/test_metrics.py",
+        '"--output", str(target)',
+    ),
     "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_seen.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
     "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("tests/bootstrap/live.py", "bootstrap.run("),

@@ -20,6 +20,7 @@ from writetime import quarantine_cli as quarantine
 from writetime.batch import cli as batch
 from writetime.commitlog import cli as commitlog
 from writetime.errors import ConfigError, WritetimeError
+from writetime.metrics import metrics
 from writetime.status import cli as status
 
 GROUP = "writetime.commands"
@@ -62,6 +63,7 @@ def build() -> typer.Typer:
     app.add_typer(quarantine.app, name="quarantine")
     for name, command in (commitlog.COMMANDS | batch.COMMANDS | status.COMMANDS).items():
         app.command(name)(command)
+    app.command("metrics")(metrics)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         _add(app, point)
     return app

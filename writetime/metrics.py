@@ -1,0 +1,155 @@
+"""What a pipeline's bucket tells, as metrics in Prometheus' text format: the command `writetime metrics`.
+
+Strategy: nothing of writetime but the shipper runs for long, so nobody can be asked over HTTP. A cron job writes the text to the folder
+of node_exporter's textfile collector, or pushes it; all figures come from the bucket (`writetime.status`, last reports of cdc_verify and
+cdc_audit), so it does not matter where it runs. `METRICS` is the one list of names; dashboard and rules under deploy/ use no others but the
+shipper's own. Heavy imports wait for the command to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from writetime.batch.documents import Document
+    from writetime.status.batches import Batches
+    from writetime.status.nodes import RingStatus
+    from writetime.store import Store
+
+Report = TypeVar("Report", bound="Document")
+Sample = tuple[str, dict[str, str], float]
+
+METRICS: Final[Mapping[str, str]] = {
+    "writetime_batch_number": "Number of the last sealed batch.",
+    "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
+    "writetime_batch_open": "1 while a batch is begun and not sealed.",
+    "writetime_batch_segments": "Segments of the last batch.",
+    "writetime_batch_events": "Change events of the last batch.",
+    "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
+    "writetime_batch_problems": "Ranges of its segments that could not be used.",
+    "writetime_held_segments": "Segments that wait for a person.",
+    "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
+    "writetime_unpublished_batches": "Sealed batches with events that the table has not sent, of the last sixty.",
+    "writetime_source_timestamp_seconds": "Of a node: when it finished the last of its segments that came.",
+    "writetime_waiting_segments": "Of a node: its segments in the bucket that no batch has taken in.",
+    "writetime_waiting_bytes": "Their bytes.",
+    "writetime_growing_segments": "Of a node: its segments of which parts have come.",
+    "writetime_verify_finished_timestamp_seconds": "When cdc_verify last finished.",
+    "writetime_verify_drift_rows": "Rows that differed from the ring then, and ought not to.",
+    "writetime_verify_unsettled_rows": "Rows that differed then, and may.",
+    "writetime_verify_failed_tables": "Tables that could not be compared then.",
+    "writetime_audit_finished_timestamp_seconds": "When cdc_audit last finished.",
+    "writetime_audit_alarms": "Gaps in replicas' logs that nothing explained then.",
+    "writetime_audit_gaps": "All gaps then.",
+}
+_CLASSES: Final = ("applied", "duplicate", "superseded", "not_ours", "quarantined")
+
+
+def metrics(
+    config: Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", help="Write to this file, whole or not at all, instead of stdout.")] = None,
+) -> None:
+    """Print the pipeline's metrics for Prometheus, such as node_exporter's textfile collector takes them."""
+    from writetime.status.cli import open_batches
+
+    text = as_text(samples(open_batches(config)))
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    fresh = output.with_name(f".{output.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(output)
+
+
+def samples(batches: Batches) -> list[Sample]:
+    """All that the bucket tells. Every sample has the label `cluster`."""
+    from writetime.status.nodes import ring
+    from writetime.status.tables import tables
+
+    found = ring(batches)
+    told = [*_of_batches(found), *_of_nodes(found), *_of_reports(batches.store, batches.cluster)]
+    about = tables(batches)
+    if about.published is not None:
+        told.append(("writetime_published_batch", {}, about.published))
+    told += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
+    return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in told]
+
+
+def as_text(found: list[Sample]) -> str:
+    """In the text exposition format, metric by metric in the order of METRICS."""
+    lines: list[str] = []
+    for name, about in METRICS.items():
+        mine = [(labels, value) for metric, labels, value in found if metric == name]
+        if mine:
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{{{_labels(labels)}}} {value:.15g}" for labels, value in mine]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _of_batches(ring: RingStatus) -> Iterator[Sample]:
+    yield "writetime_batch_open", {}, ring.open_batch is not None
+    yield "writetime_held_segments", {}, len(ring.held)
+    if not ring.batches:
+        return
+    last = ring.batches[0]
+    yield "writetime_batch_number", {}, last.number
+    yield "writetime_batch_sealed_timestamp_seconds", {}, last.sealed_at.timestamp()
+    yield "writetime_batch_segments", {}, last.segments
+    yield "writetime_batch_events", {}, last.events
+    yield "writetime_batch_problems", {}, last.problems
+    for account in last.accounting:
+        for each in _CLASSES:
+            yield "writetime_batch_updates", {"table": account.table, "class": each}, getattr(account, each)
+
+
+def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
+    for node in ring.nodes:
+        if node.node.origin != "log":
+            continue
+        labels = {"datacenter": node.node.datacenter, "host_id": node.node.host_id, "address": node.address}
+        if node.newest is not None:
+            yield "writetime_source_timestamp_seconds", labels, node.newest.timestamp()
+        yield "writetime_waiting_segments", labels, node.waiting
+        yield "writetime_waiting_bytes", labels, node.waiting_size
+        yield "writetime_growing_segments", labels, node.growing
+
+
+def _of_reports(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime import names
+    from writetime.audit import AuditReport
+    from writetime.verify import VerifyReport
+
+    verified = _last(store, names.verify_prefix(cluster), VerifyReport)
+    if verified is not None:
+        yield "writetime_verify_finished_timestamp_seconds", {}, _seconds(verified.finished_at)
+        for table in verified.tables:
+            yield "writetime_verify_drift_rows", {"table": table.table}, table.drift
+            yield "writetime_verify_unsettled_rows", {"table": table.table}, table.unsettled
+        yield "writetime_verify_failed_tables", {}, sum(bool(table.trouble) for table in verified.tables)
+    audited = _last(store, names.audit_prefix(cluster), AuditReport)
+    if audited is not None:
+        yield "writetime_audit_finished_timestamp_seconds", {}, _seconds(audited.finished_at)
+        yield "writetime_audit_alarms", {}, audited.alarms
+        yield "writetime_audit_gaps", {}, len(audited.gaps)
+
+
+def _last(store: Store, prefix: str, kind: type[Report]) -> Report | None:
+    name = max((info.name for info in store.list(prefix) if info.name.endswith(".json")), default=None)
+    return None if name is None else kind.read(store, name)
+
+
+def _seconds(at: datetime) -> float:
+    return at.timestamp()
