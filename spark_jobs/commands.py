@@ -1,9 +1,11 @@
-"""The command `writetime bootstrap`. Imports Spark and the driver when it runs: the command line loads this module for its help alone."""
+"""The commands `writetime bootstrap`, `verify-tables` and `audit`. Imports Spark and the driver when one runs: the command line loads
+this module for its help alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,3 +70,52 @@ def _bars() -> Iterator[Callable[[Run], None]]:
             progress.update(bars[run.run], description=about, completed=len(run.ranges) - run.remaining)  # type: ignore[arg-type]
 
         yield tell
+
+
+# --- commands that only look ------------------------------------------------------------------------------------------------------------
+
+
+def verify_tables(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML, with `cluster.cql`.", show_default=False)],
+    table: Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given several times; default: all.")] = None,
+    share: Annotated[float, typer.Option("--share", help="Share of the token ranges to compare.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Which ranges a share is.")] = 0,
+    token_range: Annotated[str, typer.Option("--token-range", help="Only tokens > A and <= B.", metavar="A:B")] = "",
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the batch that settles what differs.")] = 0.0,
+    at_rest: Annotated[bool, typer.Option("--at-rest", help="Nobody writes and all is in: whatever differs is drift.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Tell values of rows that differ, in the report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Compare the tables of current rows with the ring: values, writetimes, expiries. Code 1 if rows drift."""
+    from spark_jobs import verify as job
+    from writetime import verify
+    from writetime.bootstrap.run import parse_part
+    from writetime.config import load
+
+    part = parse_part(token_range) if token_range else None
+    report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values))
+    _told(report.model_dump_json() if as_json else verify.report_text(report), report.name, ok=report.ok)
+
+
+def audit(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
+    start: Annotated[datetime, typer.Option("--start", help="First minute (UTC).", show_default=False)],
+    end: Annotated[datetime, typer.Option("--end", help="End (UTC), excluded.", show_default=False)],
+    late: Annotated[int, typer.Option("--late", help="Hours that hints and shippers may take.")] = 3,
+    ranges: Annotated[int, typer.Option("--ranges", help="Token ranges that are told apart.")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Compare what each replica's log held with what it ought to have held. Code 1 if nothing explains a gap."""
+    from spark_jobs import audit as job
+    from writetime import audit
+    from writetime.config import load
+
+    report = job.run(load(config), start.replace(tzinfo=UTC), end.replace(tzinfo=UTC), late=late, ranges=ranges)
+    _told(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=not report.alarms)
+
+
+def _told(text: str, name: str, *, ok: bool) -> None:
+    typer.echo(text)
+    typer.echo(f"report: {name}", err=True)
+    if not ok:
+        raise typer.Exit(1)
