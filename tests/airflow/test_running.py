@@ -5,12 +5,15 @@ One story in one test, because each step starts from what the last one left, and
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
@@ -76,7 +79,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     recording = Recording.open()
     with Kafka(site.folder / "kafka", port=0) as kafka:
         site.write_configs(recording, bootstrap=kafka.bootstrap, schedule=None)
-        airflow = Airflow(site.folder / "airflow", config=site.config, port=0)
+        users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer"}
+        airflow = Airflow(site.folder / "airflow", config=site.config, port=0, env=users)
         try:
             airflow.start(expect=demo.DAGS)
             for dag in demo.DAGS:
@@ -185,6 +189,63 @@ def replay(story: Story, hour: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = [run["dag_run_id"] for run in story.api.runs("cdc_replay") if run["run_type"] == "backfill"]
     assert story.api.wait("cdc_replay", run, seconds=600) == "success", json.dumps(story.api.tasks("cdc_replay", run), default=str)
+
+
+class Visitor:
+    """A user of Airflow at writetime's page; without a name, somebody who has not logged in."""
+
+    def __init__(self, airflow: Airflow, name: str = "") -> None:
+        self._airflow = airflow
+        passwords = json.loads((airflow.home / "passwords.json").read_text())
+        self._token = (
+            json.loads(self._ask("/auth/token", {"username": name, "password": passwords[name]})[2])["access_token"] if name else ""
+        )
+
+    def get(self, path: str) -> tuple[int, str]:
+        status, _, text = self._ask(f"/writetime/{path}", None)
+        return status, text
+
+    def post(self, path: str, form: dict[str, str], origin: str = "") -> tuple[int, str]:
+        """Status, and where it leads."""
+        status, headers, _ = self._ask(f"/writetime/{path}", urlencode(form), {"Origin": origin or self._airflow.url})
+        return status, headers.get("location", "")
+
+    def _ask(self, path: str, body: dict[str, str] | str | None, more: dict[str, str] | None = None) -> tuple[int, Message, str]:
+        form = isinstance(body, str)
+        headers = {"Content-Type": "application/x-www-form-urlencoded" if form else "application/json", **(more or {})}
+        if path.startswith("/writetime/") and self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = http.client.HTTPConnection("127.0.0.1", self._airflow.port, timeout=60)
+        try:
+            data = body if form or body is None else json.dumps(body)
+            connection.request("GET" if body is None else "POST", path, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+        finally:
+            connection.close()
+
+
+def test_the_page_is_for_who_may_see_the_dags_and_its_buttons_for_who_may_trigger_them(story: Story) -> None:
+    nobody, viewer, admin = Visitor(story.airflow), Visitor(story.airflow, "viewer"), Visitor(story.airflow, "admin")
+    assert nobody.get("")[0] == 401
+    status, rings = viewer.get("")
+    assert status == 200
+    assert all(node.host_id[:8] in rings for node in story.recording.nodes)
+    for part in ("segments", "batches", "tables", "quarantine"):
+        assert admin.get(part)[0] == 200, part
+    assert "shop.orders" in viewer.get("tables")[1]
+
+    # An hour of which the archive holds nothing: the run ends at once, without Spark.
+    hour = {"start": "2020-01-01T00:00", "end": "2020-01-01T01:00"}
+    assert nobody.post("replay", hour)[0] == 401
+    assert viewer.post("replay", hour)[0] == 403
+    assert admin.post("replay", hour, origin="http://elsewhere.example")[0] == 403
+    status, there = admin.post("replay", hour)
+    assert status == 303
+    run = parse_qs(urlsplit(there).query)["run"][0]
+    assert story.api.wait("cdc_replay", run, seconds=120) == "success"
+    assert story.tasks("cdc_replay", run)["plan"]["state"] == "skipped"
+    assert story.api.run("cdc_replay", run)["triggering_user_name"] == "admin"
 
 
 def test_the_interface_shows_the_dags(story: Story) -> None:
