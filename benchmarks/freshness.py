@@ -1,0 +1,151 @@
+"""How long a write takes to be in the bucket, with the tail and without: `python -m benchmarks.freshness [--json]`.
+
+Strategy: one real node of Cassandra writes at a steady rate, each row with its number in a text; the shipper runs beside it as the process
+that it is, into a folder. A row's time is from the node's answer to its write until the first object that holds its number was there,
+a part or a whole segment. Both ways run one after the other, each with a bucket and rows of its own. Writing goes on at the same
+rate until every row that counts has arrived, since without the tail a segment has to be full first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from tests.ring.cassandra import Ring
+from writetime.store import open_store
+
+KEYSPACE = "fresh"
+ROW = 1000
+"""Bytes of a row, about."""
+PATIENCE = 900.0
+_NUMBER = re.compile(rb"row:(\w+):(\d{9}):")
+_SHIP = "import sys, writetime.cli; sys.exit(writetime.cli.main(sys.argv[1:]))"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60, help="for how long rows count (default: 60)")
+    parser.add_argument("--rate", type=int, default=100, help="KB of rows a second (default: 100)")
+    parser.add_argument("--segment", type=int, default=8, help="MiB of a commit log segment (default: 8; Cassandra's is 32)")
+    parser.add_argument("--sync", type=float, default=10, help="s between two syncs of the node (default: 10, as Cassandra's)")
+    parser.add_argument("--tail", type=float, default=1, help="node.ship.tail_seconds (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="writetime-fresh-") as name:
+        settings = {"commitlog_sync_period_in_ms": int(options.sync * 1000)}
+        with Ring(Path(name) / "ring", segment_mb=options.segment, settings=settings) as ring:
+            session = ring.session("ONE")
+            session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+            session.execute(f"CREATE TABLE {KEYSPACE}.rows (id bigint PRIMARY KEY, text text) WITH cdc = true")
+            figures = {
+                way: measure(ring, Path(name) / way, way, tail, options.seconds, options.rate * 1000)
+                for way, tail in (("tail", options.tail), ("whole", None))
+            }
+    if options.json:
+        print(json.dumps({"options": vars(options), **figures}, indent=2))
+    else:
+        show(figures)
+    return 0
+
+
+def measure(ring: Ring, folder: Path, way: str, tail: float | None, seconds: float, rate: int) -> dict[str, float]:
+    """Of the rows written in the first `seconds`, at `rate` bytes a second: how long they took, in s, and what it cost in objects."""
+    with shipping(ring, folder, tail):
+        written = write(ring, folder / "bucket", way, seconds, rate)
+    arrived, objects = arrivals(folder / "bucket", way)
+    late = sorted(arrived[number] - at for number, at in written.items())
+    percentiles = statistics.quantiles(late, n=100, method="inclusive")
+    return {"rows": len(late), "p50": percentiles[49], "p95": percentiles[94], "most": late[-1], **objects}
+
+
+def write(ring: Ring, bucket: Path, way: str, seconds: float, rate: int) -> dict[int, float]:
+    """Write until all of the rows that count are in the bucket; when each of them was answered, s since the epoch."""
+    session = ring.session("ONE")
+    insert = session.prepare(f"INSERT INTO {KEYSPACE}.rows (id, text) VALUES (?, ?)")
+    begun, looked, number = time.time(), time.monotonic(), 0
+    answered: dict[int, float] = {}
+    while True:
+        session.execute(insert, (number, f"row:{way}:{number:09d}:".ljust(ROW, "x")))
+        now = time.time()
+        if now - begun < seconds:
+            answered[number] = now
+        elif time.monotonic() - looked > 2:
+            looked = time.monotonic()
+            if answered.keys() <= arrivals(bucket, way)[0].keys():
+                return answered
+            if now - begun > seconds + PATIENCE:
+                raise SystemExit(f"rows are missing in the bucket {PATIENCE:.0f} s after they were written")
+        number += 1
+        time.sleep(max(0.0, begun + number * ROW / rate - time.time()))
+
+
+def arrivals(bucket: Path, way: str) -> tuple[dict[int, float], dict[str, int]]:
+    """When each row was first in an object, and how many objects there are, of how many bytes."""
+    store = open_store(str(bucket))
+    first: dict[int, float] = {}
+    found = [info for prefix in ("cdc_parts/", "cdc/") for info in store.list(prefix)]
+    for info in found:
+        for of, number in _NUMBER.findall(store.read(info.name)):
+            if of == way.encode():
+                first[int(number)] = min(info.created.timestamp(), first.get(int(number), float("inf")))
+    return first, {"objects": len(found), "bytes": sum(info.size for info in found)}
+
+
+@contextmanager
+def shipping(ring: Ring, folder: Path, tail: float | None) -> Iterator[None]:
+    """The shipper's command, as a service would run it."""
+    (node,) = ring.nodes
+    folder.mkdir()
+    document: dict[str, Any] = {
+        "pipeline": "fresh",
+        "cluster": {"name": ring.cluster_name, "datacenters": ["dc1"]},
+        "bucket": str(folder / "bucket"),
+        "node": {
+            "cdc_raw": str(ring.cdc_raw(node)),
+            "address": node.address,
+            "port": ring.nodes[0].port,
+            "state_dir": str(folder / "state"),
+            "ship": {"tail_seconds": tail, "listen": None},
+        },
+    }
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with (folder / "ship.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", _SHIP, "ship", "-c", str(folder / "pipeline.yaml")], stderr=log, env=os.environ)
+        try:
+            while not next(open_store(document["bucket"]).list("nodes/"), None):
+                if process.poll() is not None:
+                    raise SystemExit(f"the shipper ended: {(folder / 'ship.log').read_text()}")
+                time.sleep(0.2)
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def show(figures: dict[str, dict[str, float]]) -> None:
+    names = {"tail": "with the tail", "whole": "whole segments only"}
+    table = Table("", *(f"{name} s" for name in ("p50", "p95", "most")), "rows", "objects", "MB")
+    for way, found in figures.items():
+        times = [f"{found[name]:.1f}" for name in ("p50", "p95", "most")]
+        table.add_row(names[way], *times, f"{found['rows']:.0f}", f"{found['objects']:.0f}", f"{found['bytes'] / 1e6:.1f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
