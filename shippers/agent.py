@@ -394,6 +394,9 @@ class Agent:
             return
         growing = [item for item in view.here if item.state is State.GROWING]
         self._tail.keep({item.segment for item in growing if item.segment})
+        if any(item.reached is not None and item.reached[0] > (self._shipped_to(item) or 0) for item in growing):
+            # What was synced by now may need the schema of now.
+            self._ship_schema(facts)
         for item in growing:
             if self._stop.is_set() or any(map(_is_unanswered, self._tails_failed)):
                 break

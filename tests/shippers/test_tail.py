@@ -21,7 +21,7 @@ from shippers.tail import Tail
 from shippers.upload import Outcome
 from tests.ring import packed
 from tests.ring.recording import Recording
-from tests.shippers.conftest import NODE, Folder, ref
+from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
 from writetime import names, parts
 from writetime.commitlog.encode import encode_segment
@@ -330,6 +330,25 @@ def test_tails_are_shipped_between_two_rounds(store: LocalStore, folder: Folder,
     agent_over(Growing(store), config=slow, stop=stop).run(Mode.SERVICE)
     assert shipped(store, segment.ref) == segment.data
     assert [part.end for part in parts.of(store, segment.ref)] == [end for end, _ in segment.ends]
+
+
+def test_the_schema_goes_before_what_may_need_it(
+    store: LocalStore, folder: Folder, tailing: PipelineConfig, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment, link, watched = growing(folder, count=1), FakeLink(), FaultyStore(store)
+    agent = agent_over(watched, config=tailing, link=link)
+    agent.round()
+    # A table is made while the shipper waits for its next round, and written to.
+    link.version = "v2"
+    segment.grow(folder.path, 2)
+    agent._next_tail = 0.0
+    agent._ship_tails()
+    puts = [name.split("/")[0] for what, name in watched.calls if what == "put"]
+    assert puts == ["nodes", "schemas", "cdc_parts", "schemas", "cdc_parts"]
+    asked = len(link.asked)
+    agent._next_tail = 0.0
+    agent._ship_tails()
+    assert len(link.asked) == asked, "nothing is new"
 
 
 def test_trouble_with_a_tail_is_told_every_round_and_holds_up_nothing(

@@ -227,12 +227,14 @@ class _Past:
             run = parts.run(parts.of(self._store, ref), 0, mark.position)
             if run and run[-1].end == mark.position:
                 yield SegmentInput.growing(ref, run)
+            elif (info := self._store.head(ref.incoming)) is not None:
+                yield SegmentInput.from_object(info)
             elif mark.frames:
                 raise BatchError(
                     f"parts of it are gone, of which {mark.frames} frames were taken in, and a truncated table may need them again",
                     operation="look for what is to be read again",
                     obj=name,
-                    hint="Put them back, or ship the whole segment and archive it; then run the batch again.",
+                    hint=f"Put them back, or the whole segment to {ref.incoming}; then run the batch again.",
                 )
 
     def _folded(self, since: int) -> Iterator[SegmentInput]:
