@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
 from writetime import names
 from writetime.status.batches import Batches
+from writetime.status.ledger import Query, search
 from writetime.status.nodes import coverage, ring
 
 
@@ -35,6 +37,22 @@ def test_a_node_that_says_nothing_sensible_hides_nobody() -> None:
     store.put(names.node_facts(bucket.NODES[1]), b"\xff")
     store.put(names.nodes_prefix(bucket.CLUSTER) + "stray", b"{}")
     assert [node.node for node in ring(Batches(store, bucket.CLUSTER)).nodes] == [bucket.NODES[0], bucket.NODES[1]]
+
+
+def test_frames_that_no_node_logged_are_no_node() -> None:
+    store = MemoryStore()
+    builder = bucket.Builder(store.put)
+    builder.batch(1)
+    made = names.SegmentRef(names.NodeName.made(bucket.CLUSTER, "snapshot", "run-1"), names.SegmentName(1, 8))
+    manifest = json.loads(store.read(names.batch_object(bucket.CLUSTER, 1, "manifest")))
+    manifest["segments"].append(manifest["segments"][0] | {"object": made.incoming})
+    store.put(names.batch_object(bucket.CLUSTER, 1, "manifest"), json.dumps(manifest).encode())
+    store.put(made.incoming, b"waits")
+    batches = Batches(store, bucket.CLUSTER)
+    found = ring(batches)
+    assert {node.node for node in found.nodes} <= set(bucket.NODES)
+    assert set(coverage((), found.batches).nodes) <= set(bucket.NODES)
+    assert [row.object for row in search(batches, Query(state="waiting")).rows] == [made.incoming]
 
 
 def test_minutes_without_a_segment_of_a_node_are_gaps(batches: Batches) -> None:

@@ -173,8 +173,9 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
 
 
 def taken_in(batches: Iterable[BatchFacts]) -> Iterator[tuple[names.NodeName, datetime, int, int]]:
-    """(node, minute, segments, frames) of what was taken in for the first time; replays tell the same again."""
+    """(node, minute, segments, frames) of what was taken in of logs for the first time; replays tell the same again."""
     for batch in batches:
         if batch.kind == "ingest":
             for (node, minute), (segments, frames) in batch.minutes.items():
-                yield node, minute, segments, frames
+                if node.origin == "log":
+                    yield node, minute, segments, frames

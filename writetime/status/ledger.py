@@ -205,7 +205,8 @@ def _unusual(batches: Batches, state: str) -> list[Row]:
     sealed = batches.newest().sealed
     held = list(sealed.held if sealed else ())
     if state == "waiting":
-        incoming = islice(batches.store.list(names.incoming_prefix(batches.cluster)), _LISTED)
+        prefixes = (names.incoming_prefix(batches.cluster), names.frames_prefix(batches.cluster))
+        incoming = islice((info for prefix in prefixes for info in batches.store.list(prefix)), _LISTED)
         return sorted((row for info in incoming if info.name not in held and (row := _waiting(info))), key=_newest, reverse=True)
     wanted = list(sealed.growing) if sealed and state == "growing" else held
     refs = [names.SegmentRef.from_object(name) for name in wanted]

@@ -1,8 +1,8 @@
 """Who ships, how fresh each node is, what of it waits, and which minutes of whose log are there.
 
 A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
-the newest segment that has come in. What a shipper does not put into the bucket, such as the space that is left on its node, is not known
-here: its own metrics tell that.
+the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. What a shipper
+does not put into the bucket, such as the space that is left on its node, is not known: its own metrics tell that.
 """
 
 from __future__ import annotations
@@ -80,14 +80,17 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
 
     for batch in facts:
         for node, taken in batch.nodes.items():
+            if node.origin != "log":
+                continue
             status = of(node)
             status.came(taken.newest)
             if batch.kind == "ingest":
                 status.segments += taken.segments
                 status.frames += taken.frames
     held = set(past.sealed.held if past.sealed else ())
-    for name in held:
-        of(names.SegmentRef.from_object(name).node).held += 1
+    for node in (names.SegmentRef.from_object(name).node for name in held):
+        if node.origin == "log":
+            of(node).held += 1
     incoming = list(islice(store.list(names.incoming_prefix(cluster)), LISTED + 1))
     for segment in _segments(incoming):
         if segment.object not in held:
@@ -166,7 +169,7 @@ class Coverage:
     def gap(self, node: names.NodeName, column: int) -> bool:
         """Whether nothing of that node is there for a time of which there is something of others in its datacenter. The last column is
         still being filled, and the first one was begun before these batches."""
-        if self.cells[node][column][0] or column in (0, len(self.starts) - 1) or node.origin != "log":
+        if self.cells[node][column][0] or column in (0, len(self.starts) - 1):
             return False
         return any(self.cells[other][column][0] for other in self.nodes if other.datacenter == node.datacenter)
 
