@@ -19,9 +19,10 @@ from shippers.node import Link
 from shippers.upload import Outcome
 from shippers.writer import nobody_writes
 from tests.ring.cassandra import Ring
-from writetime import names
-from writetime.config import ClusterConfig, NodeConfig, PipelineConfig
+from writetime import names, parts
+from writetime.config import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ConfigError, ShipError
+from writetime.names import SegmentRef
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
 
@@ -116,6 +117,28 @@ def test_a_configuration_that_contradicts_the_node(settings: PipelineConfig, lin
     wrong = settings.model_copy(update={"cluster": ClusterConfig(name="another ring", datacenters=["dc1"])})
     with pytest.raises(ConfigError, match="another ring"):
         Agent(wrong, LocalStore(settings.bucket), link=link, stop=Event()).round()
+
+
+def test_parts_are_the_beginning_of_what_the_node_seals(settings: PipelineConfig, link: Link, session: Any, cassandra_node: Any) -> None:
+    assert settings.node is not None
+    node = settings.node.model_copy(update={"ship": ShipConfig(tail_seconds=0.001)})
+    store = LocalStore(settings.bucket)
+    agent = Agent(settings.model_copy(update={"node": node}), store, link=link, stop=Event())
+    insert = session.prepare(f'INSERT INTO {KEYSPACE}.orders (tenant, day, "Id", note) VALUES (?, ?, now(), ?)')
+    kept: dict[SegmentRef, dict[str, bytes]] = {}
+    deadline = time.monotonic() + 300
+    while not (whole := [ref for ref, found in kept.items() if len(found) > 2 and store.head(ref.incoming)]):
+        assert time.monotonic() < deadline, f"no segment was shipped in three parts and as a whole: {kept.keys()}"
+        for result in [session.execute_async(insert, ("t", day, "x" * 5_000)) for day in range(20)]:
+            result.result()
+        assert agent.round().ok
+        for ref, part in parts.found(store, "cdc_parts/"):
+            kept.setdefault(ref, {}).setdefault(part.info.name, store.read(part.info.name))
+    for ref in whole:
+        sealed = store.read(ref.incoming)
+        beginning = b"".join(kept[ref][name] for name in sorted(kept[ref]))
+        assert sealed.startswith(beginning)
+        assert len(beginning) > 100_000
 
 
 def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link, session: Any, cassandra_node: Any) -> None:

@@ -256,57 +256,39 @@ class Tailing(Ring):
         self.nodes[host] = Node(host, self.nodes[host].segment + 1)
 
 
-def told(ring: Ring) -> list[tuple[str, int, int]]:
-    """What the events say, without the batches that they came with."""
-    return [(event["op"], event["key"]["id"], event["key"]["line"]) for event in ring.events() if event["op"] != "t"]
-
-
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_events_and_tables_are_those_of_whole_files(tmp_path: Path) -> None:
-    ring = Tailing.create(tmp_path / "tail", "a", "b")
-    alone = Tailing.create(tmp_path / "alone", "a", "b")
-    steps = [
-        [row_insert(1, 1, 1, name=1), row_insert(2, 1, 2, name=2)],
-        [row_update(1, 1, 3, name=3), delete_row(2, 1, 4), row_insert(3, 1, 5, name=5)],
-        [row_update(3, 1, 6, name=6), row_insert(4, 1, 7, name=7)],
-    ]
-    for number, bodies in enumerate(steps):
-        for body in bodies:
-            ring.write(body)
-            alone.write(body)
-        if number < 2:
-            # One of the two ships no tail: the other's copies come first, and nothing twice.
-            ring.part(10 * number, "a")
-            sealed = ring.batch(100 + number)
-            assert sealed.events == len(bodies)
-            assert list(sealed.growing) == [ring.ref("a").growing]
+def test_every_event_comes_once_whether_with_a_part_or_with_the_file(tmp_path: Path) -> None:
+    """One node ships tails, one does not, and a part of the third is damaged."""
+    ring = Tailing.create(tmp_path, "a", "b", "c")
+    ring.write(row_insert(1, 1, 1, name=1))
+    ring.write(row_insert(2, 1, 2, name=2))
+    ring.write(row_insert(9, 1, 2, name=9), "c")
+    ring.part(3, "a")
+    ring.part(3, "c", damage=True)
+    first = ring.batch(100)
+    assert first.events == 2
+    marks = {host: first.growing[ring.ref(host).growing] for host in "ac"}
+    assert {host: (mark.frames, mark.sound) for host, mark in marks.items()} == {"a": (4, True), "c": (4, False)}
+    (problem,) = [problem for outcome in first.segments for problem in outcome.problems]
+    assert problem.kind == "corrupt_frame"
+    assert len(ring.store.read(problem.quarantined_as or "")) == problem.size
+    for body in (row_update(1, 1, 4, name=3), delete_row(2, 1, 5), row_insert(3, 1, 6, name=5)):
+        ring.write(body)
+    ring.part(7, "a")
+    assert ring.batch(101).events == 3
+    ring.write(row_update(3, 1, 8, name=6))
+    ring.write(row_insert(4, 1, 9, name=7))
     ring.finish_and_ship(40)
-    alone.finish_and_ship(40)
-    last, only = ring.batch(200), alone.batch(200)
+    last = ring.batch(200)
     assert last.growing == {}
-    skipped = {outcome.object.split("/")[3]: (outcome.frames, outcome.skipped) for outcome in last.segments}
-    assert skipped == {"a": (2, 7), "b": (9, 0)}
-    assert sorted(told(ring)) == sorted(told(alone))
-    assert ring.current() == alone.current() == folded(ring.events()) == folded(alone.events())
-    assert only.events == sum(len(bodies) for bodies in steps)
+    read = {outcome.object.split("/")[3]: (outcome.frames, outcome.skipped, outcome.differs) for outcome in last.segments}
+    assert read == {"a": (2, 7, False), "b": (9, 0, False), "c": (10, 0, False)}, "what was damaged is read from its beginning"
+    expected = {("c", 1), ("u", 1), ("c", 2), ("d", 2), ("c", 3), ("u", 3), ("c", 4), ("c", 9)}
+    assert (len(ring.events()), {(event["op"], event["key"]["id"]) for event in ring.events()}) == (len(expected), expected)
+    now = {(1, 1): {"name": 3}, (3, 1): {"name": 6}, (4, 1): {"name": 7}, (9, 1): {"name": 9}}
+    assert ring.current() == folded(ring.events()) == now
     assert list(ring.store.list("cdc_parts/")) == []
-
-    # What is wrong with a part is kept in quarantine and told; the whole file is then looked at from its beginning.
-    ring.write(row_insert(9, 1, 8, name=8), "a")
-    ring.part(50, "a", damage=True)
-    sealed = ring.batch(300)
-    (outcome,) = sealed.segments
-    assert [problem.kind for problem in outcome.problems] == ["corrupt_frame"]
-    assert ring.store.read(outcome.problems[0].quarantined_as or "")
-    (mark,) = sealed.growing.values()
-    assert (mark.sound, mark.frames) == (False, 0)
-    ring.write(row_insert(9, 2, 9, name=9), "a")
-    ring.finish_and_ship(70, "a")
-    sealed = ring.batch(320)
-    assert [(each.frames, each.skipped, each.differs) for each in sealed.segments] == [(2, 0, False)]
-    assert ring.current()[9, 1] == {"name": 8}
-    assert ring.current() == folded(ring.events())
 
 
 @pytest.mark.spark
