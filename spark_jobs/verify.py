@@ -5,7 +5,8 @@
 Strategy: a table's snapshot is pinned first and the ring is read after that, so that the ring is never behind. Rows of both sides become
 documents by token range and key (`writetime.verify.Shown`), are sorted, and are compared as they pass: no side has to fit anywhere. What
 differs and cannot be called drift yet is looked at again when a later batch has taken in what was written up to the first look, as
-long as `--wait` allows. Reads only; the report goes into the bucket.
+long as `--wait` allows. What the pipeline leaves out, masks or filters (`writetime.columns`) is so on both sides. Reads only; the report
+goes into the bucket.
 
 Exit code: 0 no drift, 1 drift, or something could not be compared.
 """
@@ -39,6 +40,7 @@ from writetime.batch.check import known_schema
 from writetime.batch.plan import history
 from writetime.bootstrap.rows import Selection
 from writetime.bootstrap.run import parse_part, split
+from writetime.columns import Rules, TableRules
 from writetime.config import CqlConfig, PipelineConfig, load
 from writetime.cql.arrow import from_arrow_value, plain_values
 from writetime.cql.names import to_column, to_namespace
@@ -171,6 +173,7 @@ class Verification:
         self.schema: Schema = known_schema(self.store, self.cluster).schema()
         assert config.catalog is not None
         self.catalog = config.catalog.name
+        self._horizon: tuple[int, int | None] | None = None
 
     def report(self) -> VerifyReport:
         started = datetime.now(UTC)
@@ -219,6 +222,9 @@ class Verification:
             of_elements = ring.tells_of_elements
         chosen = verify.sampled(ranges, self.options.share, self.options.seed)
         plan = Plan(self.config, self.cql, table, Schema(types=self.schema.types), chosen, of_elements)
+        if hides_tokens(plan.rules) and (self.options.part is not None or self.options.share < 1):
+            hint = "Compare all of it: share 1, no token range."
+            raise BatchError("its partition key is hashed, which hides tokens", operation="compare a part", obj=table.full_name, hint=hint)
         return Subject(table, name, plan, [self._look(name, plan, range(len(chosen)))])
 
     def _settle(self, subjects: Sequence[Subject], before: int) -> int:
@@ -241,7 +247,9 @@ class Verification:
     def _again(self, subject: Subject) -> Look:
         """Another look at the ranges in which something differed; what did not differ before is no business of it."""
         last = subject.looks[-1]
-        look = self._look(subject.name, subject.plan, sorted({number for number, _ in last.suspects.values()}))
+        every = range(len(subject.plan.ranges))
+        wanted = every if hides_tokens(subject.plan.rules) else sorted({number for number, _ in last.suspects.values()})
+        look = self._look(subject.name, subject.plan, wanted)
         known = {key: found for key, found in look.suspects.items() if key in last.suspects}
         look.suspects = {key: (number, _aged(last.suspects[key][1], found)) for key, (number, found) in known.items()}
         return look
@@ -280,7 +288,11 @@ class Verification:
         """The horizon, less a margin for clocks (µs)."""
         if self.options.at_rest:
             return verify.EVER
-        found = verify.horizon(self.store, self.cluster)
+        sealed = history(self.store, self.cluster).sealed
+        number = sealed.number if sealed else 0
+        if self._horizon is None or self._horizon[0] != number:
+            self._horizon = number, verify.horizon(self.store, self.cluster)
+        found = self._horizon[1]
         return -1 if found is None else found - int(self.config.snapshot.margin_seconds * 1_000_000)
 
     def _ring(self) -> Ring:
@@ -361,15 +373,17 @@ class Plan:
         self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[verify.Range], of_elements: bool
     ) -> None:
         self.config, self.cql, self.table, self.types, self.ranges, self.of_elements = config, cql, table, types, list(ranges), of_elements
+        self.rules = config.columns.rules.of(table, types.types)
 
     def columns(self, stored: Sequence[str]) -> list[str]:
         """Columns of the warehouse's table that are read: one that the ring has dropped stays there, and is nobody's business here."""
-        wanted = {to_column(name) for name in self.table.columns} | {WRITETIME, EXPIRES_AT}
+        wanted = {to_column(name) for name in self.rules.shown().columns} | {WRITETIME, EXPIRES_AT}
         return [name for name in stored if name in wanted]
 
     def compared(self, columns: Sequence[str]) -> Compared:
         """What is compared of rows, `columns` being those that are read of the warehouse's table."""
-        values = [column for column in self.table.columns.values() if column.kind in ("static", "regular")]
+        shown = self.rules.shown().columns
+        values = [column for column in self.table.columns.values() if column.kind in ("static", "regular") and column.name in shown]
         elements = frozenset(column.name for column in values if self._kind(column.type).multicell)
         told = WRITETIME in columns
         untold = frozenset(column.name for column in values if not told or (column.name in elements and not self.of_elements))
@@ -380,7 +394,7 @@ class Plan:
         config, cql, table, types, ranges, of_elements = self.config, self.cql, self.table, self.types, self.ranges, self.of_elements
 
         def read(batches: Batches) -> Batches:
-            rows = Rows(table, types, of_elements)
+            rows = Rows(table, types, of_elements, config.columns.rules)
             with ring_of(config, cql) as ring:
                 for number in (number for batch in batches for number in batch["range"].to_pylist()):
                     yield from chunked(rows.of_ring(ring, number, ranges[number]), _SIDES)
@@ -389,10 +403,10 @@ class Plan:
 
     def our_side(self, wanted: set[int]) -> Callable[[Batches], Batches]:
         """Rows of the warehouse -> _SIDES, of the wanted ranges."""
-        table, types, ranges, of_elements = self.table, self.types, self.ranges, self.of_elements
+        table, types, ranges, of_elements, rules = self.table, self.types, self.ranges, self.of_elements, self.config.columns.rules
 
         def read(batches: Batches) -> Batches:
-            rows = Rows(table, types, of_elements)
+            rows = Rows(table, types, of_elements, rules)
             for batch in batches:
                 yield from chunked(rows.of_lake(batch, ranges, wanted), _SIDES)
 
@@ -405,8 +419,11 @@ class Plan:
 class Rows:
     """Rows of one table, from either side, as documents."""
 
-    def __init__(self, table: Table, types: Schema, of_elements: bool) -> None:
-        self.shape = RowShape.of(table, types)
+    def __init__(self, table: Table, types: Schema, of_elements: bool, rules: Rules | None = None) -> None:
+        found = (rules or Rules()).of(table, types.types)
+        self.blind = hides_tokens(found)
+        self.change, self.keeps = found.compiled(), found.keeps()
+        self.shape, self.shown = RowShape.of(table, types), RowShape.of(found.shown(), types)
         self.selection = Selection(table, types.types, of_elements=of_elements)
         self.key = [column.name for column in table.partition_key]
         self.numbers = {column.name for column in table.clustering if column.type == "decimal"}
@@ -420,22 +437,31 @@ class Rows:
         bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
         for page in ring.pages(self.selection.of_range(), bounds, 0):
             for answer in page.rows:
-                key, token, shown = self._answered(answer, page.reading.now)
-                yield {"range": number, "key": key, "ring": True, "token": token, "now": page.reading.now, "row": shown.to_bytes()}
+                found = self.answered(answer, page.reading.now)
+                if found is not None:
+                    key, token, shown = found
+                    place = {"range": 0 if self.blind else number, "key": key, "ring": True, "token": token}
+                    yield place | {"now": page.reading.now, "row": shown.to_bytes()}
 
-    def _answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown]:
+    def answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown] | None:
+        """Key, token and document of a row of the ring; None if the pipeline's filter keeps it back."""
         fields = iter(answer)
         raw = {name: next(fields) for name in self.shape.keys}
         writetime: dict[str, int] = {}
         expires_at: dict[str, int] = {}
         for name, told in self.facts.items():
             raw[name] = next(fields)
-            if told:
+            if told and name not in self.shown.columns:
+                next(fields), next(fields)
+            elif told:
                 elements = self.shape.columns[name].multicell
                 written, left = _facts(next(fields), 8, elements), _facts(next(fields), 4, elements)
                 writetime |= {name: max(written)} if written else {}
                 expires_at |= {name: now + min(left)} if left else {}
-        values = self.shape.values({name: self._value(name, each) for name, each in raw.items()}) or {}
+        typed = {name: self._value(name, each) for name, each in raw.items()}
+        if not self.keeps(typed):
+            return None
+        values = self.shown.values(self.change(typed)) or {}
         token = token_of(_partition_key([raw[name] or b"" for name in self.key]))
         key, shown = self._shown(values, writetime, expires_at)
         return key, token, shown
@@ -453,9 +479,9 @@ class Rows:
         columns = {name: plain_values(batch.column(name)) for name in batch.schema.names}
         for at in range(batch.num_rows):
             row = {name: column[at] for name, column in columns.items()}
-            token = token_of(_partition_key([self._encoded(name, row[to_column(name)]) for name in self.key]))
-            number = bisect_left(ends, token)
-            if number in wanted and ranges[number][0] < token:
+            token = 0 if self.blind else token_of(_partition_key([self._encoded(name, row[to_column(name)]) for name in self.key]))
+            number = 0 if self.blind else bisect_left(ends, token)
+            if self.blind or (number in wanted and ranges[number][0] < token):
                 writetime, expires_at = (self._told(row.pop(name, None)) for name in (WRITETIME, EXPIRES_AT))
                 key, shown = self._shown(row, writetime, expires_at)
                 yield {"range": number, "key": key, "ring": False, "token": token, "now": 0, "row": shown.to_bytes()}
@@ -468,17 +494,22 @@ class Rows:
         """Facts of cells, kept as a map by CQL name, or as a struct by column."""
         if isinstance(facts, dict):
             return {name: facts[to_column(name)] for name in self.facts if facts.get(to_column(name)) is not None}
-        return {name: value for name, value in facts or () if name in self.facts}
+        return {name: value for name, value in facts or () if name in self.facts and name in self.shown.columns}
 
     # --- of both ---
 
     def _shown(self, row: Mapping[str, Any], writetime: dict[str, int], expires_at: dict[str, int]) -> tuple[str, Shown]:
-        named = {name: self._plain(name, row.get(to_column(name))) for name in self.shape.columns}
+        named = {name: self._plain(name, row.get(to_column(name))) for name in self.shown.columns}
         key = json.dumps({name: named.pop(name) for name in self.shape.keys})
         return key, Shown({name: value for name, value in named.items() if value is not None}, writetime, expires_at)
 
     def _plain(self, name: str, value: Any) -> verify.Json:
         return verify.one_spelling(value) if name in self.numbers and value else plain(value)
+
+
+def hides_tokens(rules: TableRules) -> bool:
+    """Whether the warehouse does not tell a row's token, as a column of its partition key is hashed there."""
+    return any(column.name in rules.hidden for column in rules.table.partition_key)
 
 
 def _partition_key(parts: Sequence[bytes]) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from writetime import verify
+from writetime import names, verify
+from writetime.batch.documents import Manifest, Sealed, SegmentInput
 from writetime.errors import ConfigError
 from writetime.store import open_store
 from writetime.verify import Compared, Difference, RangeResult, Shown, TableResult, VerifyReport, differences, verdict
@@ -72,6 +73,28 @@ def test_a_share_of_the_ranges_is_the_same_for_a_seed() -> None:
     assert len(verify.sampled(ranges, 0.0001, 7)) == 1
     with pytest.raises(ConfigError):
         verify.sampled(ranges, 0, 7)
+
+
+def test_the_horizon_is_that_of_the_node_that_is_furthest_behind(tmp_path: Path) -> None:
+    store, start = open_store(str(tmp_path)), datetime(2026, 5, 4, 12, tzinfo=UTC)
+    nodes = [names.NodeName("c", "dc1", host) for host in ("a", "b", "gone")]
+
+    def segment(node: names.NodeName, minute: int) -> SegmentInput:
+        name = names.SegmentRef(node, names.SegmentName(1_777_890_000_000 + minute, 7)).incoming
+        return SegmentInput(object=name, generation=1, size=1, crc32c=1, sealed_at=start + timedelta(minutes=minute))
+
+    taken = {1: [(0, 1), (1, 2), (2, 0)], 2: [(0, 3), (0, 5)], 3: []}
+    assert verify.horizon(store, "c") is None
+    for number, segments in taken.items():
+        about = {"number": number, "cluster": "c", "created_at": start, "now": 0, "base": number - 1}
+        made = Manifest(kind="ingest", segments=[segment(nodes[at], minute) for at, minute in segments], **about)
+        store.put(names.batch_object("c", number, "manifest"), made.to_bytes())
+        sealed = Sealed(number=number, kind="ingest", sealed_at=start, segments=[], accounting=[], state={})
+        store.put(names.batch_object("c", number, "sealed"), sealed.to_bytes())
+    assert verify.moment(verify.horizon(store, "c")) == start
+    for node in nodes[:2]:
+        store.put(names.node_facts(node), b"{}")
+    assert verify.moment(verify.horizon(store, "c")) == start + timedelta(minutes=2)
 
 
 def test_the_report_and_its_picture(tmp_path: Path) -> None:

@@ -154,19 +154,20 @@ def sampled(ranges: Sequence[Range], share: float, seed: int) -> list[Range]:
 
 
 def horizon(store: Store, cluster: str) -> int | None:
-    """What was written up to then (µs) is in the tables, as far as nodes ship at all; None if that cannot be said."""
-    waiting = {names.NodeName(cluster, *_node(info.name)).path for info in store.list(names.nodes_prefix(cluster))}
+    """What was written up to then (µs) is in the tables, as far as nodes ship at all; None if that cannot be said.
+
+    Nodes are those that have an object under nodes/: without it, one that has left the ring holds nothing back."""
+    nodes = {names.NodeName(cluster, *_node(info.name)).path for info in store.list(names.nodes_prefix(cluster))}
     sealed = history(store, cluster).sealed
+    last = sealed.number if sealed else 0
     found: dict[str, datetime] = {}
-    for number in range(sealed.number if sealed else 0, max(0, (sealed.number if sealed else 0) - _BATCHES_BACK), -1):
+    for number in range(last, max(0, last - _BATCHES_BACK), -1):
         manifest = read_manifest(store, cluster, number)
-        if manifest.kind != "ingest":
-            continue
-        for segment in manifest.segments:
+        for segment in manifest.segments if manifest.kind == "ingest" else ():
             node = segment.ref.node
-            if node.origin == "log":
+            if node.origin == "log" and (node.path in nodes or not nodes):
                 found[node.path] = max(segment.sealed_at, found.get(node.path, segment.sealed_at))
-        if found and waiting <= found.keys():
+        if nodes and nodes <= found.keys():
             break
     return min((int(at.timestamp() * 1_000_000) for at in found.values()), default=None)
 

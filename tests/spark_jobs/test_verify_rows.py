@@ -1,0 +1,127 @@
+"""Rows of both sides come to one document, also where the pipeline masks, leaves out or filters; no ring, no Spark."""
+
+from __future__ import annotations
+
+import json
+import struct
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from spark_jobs.ring import token_of
+from spark_jobs.rows import EXPIRES_AT, WRITETIME
+from spark_jobs.verify import Plan, Rows, _differing
+from writetime.columns import Rules
+from writetime.config import CqlConfig, PipelineConfig
+from writetime.schema.model import Column, ColumnKind, Schema, Table
+from writetime.verify import Compared, Shown
+
+KINDS: dict[str, tuple[ColumnKind, str]] = {
+    "id": ("partition_key", "int"),
+    "at": ("clustering", "decimal"),
+    "secret": ("regular", "text"),
+    "tags": ("regular", "map<text, int>"),
+    "v": ("regular", "bigint"),
+}
+TABLE = Table("shop", "orders", UUID(int=1), {n: Column(n, kind, type_, 0) for n, (kind, type_) in KINDS.items()})
+WHOLE = [(-(2**63), 2**63 - 1)]
+
+
+def i32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def i64(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+def listed(*values: bytes) -> bytes:
+    return i32(len(values)) + b"".join(i32(len(value)) + value for value in values)
+
+
+def answer(number: int, v: int) -> tuple[bytes | None, ...]:
+    """id, at, then secret, tags, v, each with its writetime and TTL, and the clock."""
+    tags = i32(1) + i32(1) + b"a" + i32(4) + i32(7)
+    at = i32(1) + b"\x0a"
+    return (i32(number), at, b"s", i64(5), None, tags, listed(i64(6)), listed(i32(60)), i64(v), i64(7), i32(30), i64(0))
+
+
+def lake(secret: str | None, *, key: str | int = 3) -> pa.RecordBatch:
+    row = {"id": key, "at": "1.00", "secret": secret, "tags": [("a", 7)], "v": 9}
+    facts = {WRITETIME: [("secret", 5), ("tags", 6), ("v", 7)], EXPIRES_AT: [("tags", 1060), ("v", 1030)]}
+    if secret is None:
+        del row["secret"]
+        facts[WRITETIME] = facts[WRITETIME][1:]
+    kinds = {"tags": pa.map_(pa.string(), pa.int32()), "v": pa.int64(), "id": pa.string() if isinstance(key, str) else pa.int32()}
+    types = [(name, kinds.get(name, pa.string())) for name in row] + [(name, pa.map_(pa.string(), pa.int64())) for name in facts]
+    return pa.RecordBatch.from_pylist([{**row, **facts}], schema=pa.schema(types))
+
+
+def both(rules: Rules, batch: pa.RecordBatch) -> tuple[tuple[str, Shown] | None, tuple[str, Shown]]:
+    rows = Rows(TABLE, Schema(), True, rules)
+    found = rows.answered(answer(3, 9), 1000)
+    (ours,) = rows.of_lake(batch, WHOLE, {0})
+    return found and (found[0], found[2]), (ours["key"], Shown.from_bytes(ours["row"]))
+
+
+def test_plain() -> None:
+    ring, ours = both(Rules(), lake("s"))
+    assert ring == ours
+    assert ours[1] == Shown({"secret": "s", "tags": [["a", 7]], "v": 9}, {"secret": 5, "tags": 6, "v": 7}, {"tags": 1060, "v": 1030})
+    assert ours[0] == '{"id": 3, "at": "1e0"}'
+
+
+def test_tokens_come_from_the_warehouse() -> None:
+    rows = Rows(TABLE, Schema(), True)
+    token = token_of(i32(3))
+    assert [each["token"] for each in rows.of_lake(lake("s"), WHOLE, {0})] == [token]
+    ranges = [(-(2**63), token - 1), (token - 1, token), (token, 2**63 - 1)]
+    assert [each["range"] for each in rows.of_lake(lake("s"), ranges, {0, 1, 2})] == [1]
+    assert list(rows.of_lake(lake("s"), ranges, {0, 2})) == []
+
+
+def test_masked_hashed_and_left_out() -> None:
+    ring, ours = both(Rules(masks={4: ["shop.orders.secret"]}), lake("****"))
+    assert ring == ours
+    assert ours[1].values["secret"] == "****"
+    ring, ours = both(Rules(exclude=["shop.orders.secret"]), lake(None))
+    assert ring == ours
+    assert "secret" not in {**ours[1].values, **ours[1].writetime}
+    hashing = Rules(hashes={"sha256": ["shop.orders.id"]}, salt="salt")
+    rows = Rows(TABLE, Schema(), True, hashing)
+    found = rows.answered(answer(3, 9), 1000)
+    assert found is not None
+    assert rows.blind
+    (hashed,) = rows.of_lake(lake("s", key=json.loads(found[0])["id"]), [(0, 1)], {0})
+    assert (hashed["key"], Shown.from_bytes(hashed["row"])) == (found[0], found[2])
+
+
+def test_filtered() -> None:
+    rows = Rows(TABLE, Schema(), True, Rules(rows={"shop.orders": "v > 9"}))
+    assert rows.answered(answer(3, 9), 1000) is None
+    assert rows.answered(answer(3, 10), 1000) is not None
+
+
+def test_a_row_that_the_table_has_twice_differs() -> None:
+    row = Shown({"v": 1}, {"v": 5}).to_bytes()
+    side = {"range": 0, "key": "k", "token": 1, "now": 9, "row": row}
+    rows = [side | {"ring": True}, side | {"ring": False}, side | {"ring": False}]
+    found = list(_differing(Compared(frozenset({"v"})), rows))
+    assert [(each["key"], each["twice"], each["rows"]) for each in found] == [("k", True, 0), (None, None, 1)]
+    assert [each["key"] for each in _differing(Compared(frozenset({"v"})), rows[:2])] == [None]
+
+
+def test_what_travels_to_the_workers() -> None:
+    about = {"pipeline": "p", "cluster": {"name": "c", "datacenters": ["dc1"]}, "bucket": "b"}
+    config = PipelineConfig.model_validate({**about, "columns": {"column.exclude.list": ["shop.orders.secret"]}})
+    plan = Plan(config, CqlConfig(contact_points=["127.0.0.1"]), TABLE, Schema(), WHOLE, False)
+    columns = plan.columns(["id", "at", "tags", "v", "once", WRITETIME, EXPIRES_AT])
+    assert columns == ["id", "at", "tags", "v", WRITETIME, EXPIRES_AT]
+    # Before 5.0 a ring tells nothing of elements.
+    assert plan.compared(columns) == Compared(frozenset({"tags", "v"}), frozenset({"tags"}), frozenset({"tags"}))
+    read = cloudpickle.loads(cloudpickle.dumps(plan.our_side({0})))
+    (batch,) = read(iter([lake(None)]))
+    assert batch["ring"].to_pylist() == [False]
+    assert Shown.from_bytes(batch["row"][0].as_py()).values == {"tags": [["a", 7]], "v": 9}
+    cloudpickle.dumps(plan.ring_side())
