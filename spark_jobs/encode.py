@@ -54,6 +54,8 @@ class Life:
 
     def dropped(self) -> dict[str, list[str]]:
         """By schema version the fields of rows that hold what its dropped columns held."""
+        if not self.changes.versions:
+            return {}
         stored = self.stored
         shape_of, rows = _shapes(self.changes.versions, self.about, stored), stored.field("after").type
         return {version: shape_of(version).dropped_fields(rows) for version in self.changes.versions}
@@ -92,7 +94,7 @@ class Encoder:
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
         """Get ready for events of a version, some of which may be wide. PublishError if nothing says what the version is, or the registry
         refuses its schemas; SchemaError for a user type that nobody has defined."""
-        shape = self._shapes(self.stored)(version)
+        shape = self.shapes(self.stored)(version)
         if registry is None:
             return
         # The plain one last: it is what the subject's latest schema should be.
@@ -106,7 +108,7 @@ class Encoder:
         for batch in batches:
             rows = rows_of(batch)
             if news := {row["schema_version"] for row in rows} - known.keys():
-                shape_of = self._shapes(batch.schema)
+                shape_of = self.shapes(batch.schema)
                 known |= {version: self._version(version, shape_of(version)) for version in news}
             pairs = [known[row["schema_version"]].record(row) for row in rows]
             if self.oversized is not None and self.oversized.policy != "wait":
@@ -143,7 +145,8 @@ class Encoder:
         held = _claimed(store, names.claim(self.topic, row["batch"], row["ordinal"]), value)
         return key, known[row["schema_version"]].claim(row, url=f"{store.url.rstrip('/')}/{held.name}", size=held.size, crc32c=held.crc32c)
 
-    def _shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
+    def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
+        """What gives the shape of a version. PublishError for one that nothing says what it is."""
         return _shapes(self.versions, self.about, stored, form=form_of(self.format, self.numbers), cells=self.cells)
 
     def _version(self, version: str, shape: Shape) -> _Version:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
+from spark_jobs.encode import Encoder, Life
 from spark_jobs.evolve import IcebergTable
 from spark_jobs.kafka import RECORDS, Sent
 from spark_jobs.publish import Outbox
@@ -28,6 +29,7 @@ from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_warehouse import COLUMNS, events, rows, write
 from writetime.batch.publish import Published, read_published
 from writetime.config import WarehouseConfig
+from writetime.envelope import About
 from writetime.errors import BatchError, PublishError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Table, UserType
@@ -78,7 +80,9 @@ def outgoing(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -> 
     outbox = Outbox(pipeline.config, kafka, pipeline.store, warehouse.spark, upto)
     changes = warehouse.open_changes(of)
     assert changes is not None
-    found = outbox._table_records(of, changes, {}, 0).orderBy("batch", "ordinal").collect()
+    life = Life(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
+    encoder = Encoder.of(kafka, pipeline.config.events, life)
+    found = outbox._table_records(life, encoder, 0).orderBy("batch", "ordinal").collect()
     return [(row["key"] and json.loads(row["key"]), json.loads(row["value"]), row) for row in found]
 
 
@@ -199,10 +203,10 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
     def opened(_: Warehouse, of: Table) -> Changes:
         if of.name in refusals:
             raise refusals[of.name]
-        return Changes(spark.createDataFrame([], "batch bigint, table_id string, schema_version bigint"), {})
+        return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
-    def records(self: Outbox, of: Table, _: Changes, __: Any, since: int) -> DataFrame:
-        found = [(0, self._topic(of), batch, 1, bytearray(b"k"), bytearray(b"v"), False) for batch in range(since + 1, self.upto + 1)]
+    def records(self: Outbox, life: Life, _: Encoder, since: int) -> DataFrame:
+        found = [(0, life.topic, batch, 1, bytearray(b"k"), bytearray(b"v"), "u", False) for batch in range(since + 1, self.upto + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
