@@ -222,13 +222,14 @@ class Live:
         file = self.pipeline.folder / "bootstrap.yaml"
         file.write_text(as_yaml(config), encoding="utf-8")
         command = [sys.executable, "-m", "spark_jobs.bootstrap", "--config", str(file), "--table", f"{KEYSPACE}.{table}"]
-        with (self.pipeline.folder / "killed.log").open("wb") as log:
+        said = self.pipeline.folder / "killed.log"
+        with said.open("wb") as log:
             job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
-            prefix, deadline = names.bootstrap_prefix(CLUSTER, KEYSPACE, table), time.monotonic() + 180
+            prefix, deadline = names.bootstrap_prefix(CLUSTER, KEYSPACE, table), time.monotonic() + 600
             while sum(info.name.count("/") == 4 for info in self.pipeline.store.list(prefix)) < ranges:
-                assert job.poll() is None, "it ended before it could be killed"
-                assert time.monotonic() < deadline, "it has not read a range yet"
+                assert job.poll() is None, f"it ended before it could be killed:\n{said.read_text()[-4000:]}"
+                assert time.monotonic() < deadline, f"it has not read a range yet:\n{said.read_text()[-4000:]}"
                 time.sleep(0.1)
         finally:
             os.killpg(job.pid, signal.SIGKILL)
@@ -281,7 +282,6 @@ def prove(live: Live) -> None:
         live._roll()
         for node in live.ring.nodes:
             live.pipeline.ship(node)
-        live._batches()
         live.killed_bootstrap("wide")
         runs = live.bootstrap(due=True)
     say("\n".join(run.line() for run in runs))
