@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.encode import Encoder, Life, Oversized
+from spark_jobs.files import files_up_to, to_files
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
@@ -67,23 +68,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: PipelineConfig, *, everything: bool = False) -> Published:
-    """Publish every event of the sealed batches that Kafka does not hold yet."""
-    if config.kafka is None:
-        raise ConfigError("`kafka` is missing", operation="publish", hint="Say in the pipeline's YAML where events go.")
+    """Publish every event of the sealed batches that Kafka, and the files, do not hold yet."""
+    if config.kafka is None and config.files is None:
+        raise ConfigError("neither `kafka` nor `files`", operation="publish", hint="Say in the pipeline's YAML where events go.")
     store = open_store(config.bucket)
     sealed = history(store, config.cluster.name).sealed
     if sealed is None:
         return Published(batch=0, events=0)
     known = read_published(store, config.cluster.name)
-    if everything or known is None or known.batch < sealed.number or known.waiting:
+    kafka_due = config.kafka is not None and (everything or known is None or known.batch < sealed.number or bool(known.waiting))
+    filed = 0 if config.files is None or everything else files_up_to(config.files)
+    files_due = config.files is not None and filed < sealed.number
+    published = (known or Published(batch=0, events=0)).model_copy(update={"events": 0})
+    if kafka_due or files_due:
         spark = spark_session(config, f"writetime publish {config.pipeline}")
         try:
-            known = Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
+            if config.files is not None and files_due:
+                done = to_files(config, config.files, store, spark, filed, sealed.number)
+                if config.kafka is None:
+                    published = Published(batch=done.batch, events=done.events)
+                    write_published(store, config.cluster.name, published)
+            if config.kafka is not None and kafka_due:
+                published = Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
         finally:
             spark.stop()
-    else:
-        known = known.model_copy(update={"events": 0})
-    return _with_heartbeat(config, config.kafka, store, known)
+    return published if config.kafka is None else _with_heartbeat(config, config.kafka, store, published)
 
 
 def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, published: Published) -> Published:

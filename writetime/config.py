@@ -306,6 +306,15 @@ class KafkaConfig(_Model):
         return self
 
 
+class FilesConfig(_Model):
+    """Events as Avro files, where no broker is wanted, or beside one."""
+
+    url: str = Field(description="gs://…, s3://… or a folder: <url>/<keyspace>.<table>/<batch>-….avro, <url>/_published.json.")
+    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+        default="string", alias="decimal.handling.mode", description="What varint and decimal become, as in `kafka`."
+    )
+
+
 class SparkConfig(_Model):
     """How Spark is started for the jobs."""
 
@@ -451,7 +460,8 @@ class PipelineConfig(_Model):
     columns: ColumnsConfig = ColumnsConfig()
     events: EventsConfig = EventsConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
-    kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published.")
+    kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published to Kafka.")
+    files: FilesConfig | None = Field(default=None, description="Absent: no events are written to files.")
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
     node: NodeConfig | None = Field(default=None, description="Needed by the shipper only.")
@@ -536,6 +546,8 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         update["cluster"] = cluster.model_copy(update={"cql": cql.model_copy(update={"tls": cql.tls.model_copy(update=files)})})
     if config.catalog is not None:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
+    if config.files is not None:
+        update["files"] = config.files.model_copy(update={"url": folder(config.files.url)})
     if config.kafka is not None:
         files = {name: getattr(config.kafka, f"schema_registry_{name}") for name in ("ca", "certificate", "key")}
         given = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}
