@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from writetime_page import address
 
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
@@ -161,10 +162,21 @@ def _local() -> bool:
     return '"host": "local' in os.environ.get(f"AIRFLOW_CONN_{CONNECTION.upper()}", "")
 
 
+class BatchLink(BaseOperatorLink):
+    """From a task to what the page knows of its batch: where every partition update went."""
+
+    name = "Batch"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """For the batch of a task that has run."""
+        return address(f"batches/{int(operator.batch)}")
+
+
 class ArchiveBatchOperator(BaseOperator):
     """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object."""
 
     template_fields: Sequence[str] = ("batch",)
+    operator_extra_links = (BatchLink(),)
 
     def __init__(self, *, batch: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -193,10 +205,21 @@ class FailedSegmentsOperator(BaseOperator):
         return [outcome.object for outcome in sealed.segments if not outcome.ok] if sealed else []
 
 
+class SegmentLink(BaseOperatorLink):
+    """From a red square to what the page knows of its segment: object, ledger entry, quarantine."""
+
+    name = "Segment"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """For the segment of a task that has run."""
+        return address("segment", name=operator.segment)
+
+
 class SegmentOperator(BaseOperator):
     """One segment that could not be used whole: red until its object is good. Cleared, it is checked again and let into the next batch."""
 
     template_fields: Sequence[str] = ("segment",)
+    operator_extra_links = (SegmentLink(),)
 
     def __init__(self, *, segment: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

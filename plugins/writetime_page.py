@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from threading import Lock
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
@@ -18,6 +18,11 @@ PREFIX = "/writetime"
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Scope]]
 _Send = Callable[[_Scope], Awaitable[None]]
+
+
+def address(view: str, **query: object) -> str:
+    """Where the page shows something, as a path on Airflow's own host."""
+    return f"{_root()}{PREFIX}/{view}{'?' if query else ''}{urlencode(query)}"
 
 
 class Page:
@@ -54,8 +59,8 @@ class WritetimePlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012
         {
             "name": "writetime",
-            "href": f"{_root()}{PREFIX}/",
-            "icon": f"{_root()}{PREFIX}/files/icon.svg",
+            "href": address(""),
+            "icon": address("files/icon.svg"),
             "destination": "nav",
             "url_route": "writetime",
         }

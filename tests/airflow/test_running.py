@@ -115,6 +115,14 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     assert name in log
     assert "put a good copy" in log
 
+    # Its link leads to what the page knows of it.
+    link = story.api.links("cdc_ingest", run, "segment", map_index=0)["Segment"]
+    status, shown = Visitor(story.airflow, "admin").get(link.removeprefix("/writetime/"))
+    assert status == 200
+    assert "corrupt_frame" in shown
+    assert "/writetime/rerun?name=" in shown
+    assert story.api.links("cdc_ingest", run, "archive") == {"Batch": "/writetime/batches/1"}
+
     # The ledger says what and where; the bytes are kept, and nothing but them.
     entry = story.ledger(name)
     assert entry.state == "quarantined"

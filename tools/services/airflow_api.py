@@ -73,6 +73,11 @@ class AirflowApi:
         """Task instances of a run, mapped ones one by one (`task_id`, `map_index`, `state`, `try_number` …)."""
         return list(self._call("GET", f"{self._run_path(dag_id, run_id)}/taskInstances?limit=100")["task_instances"])
 
+    def links(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, str]:
+        """Where the extra links of a task that has run lead, by their names."""
+        path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links?map_index={map_index}"
+        return dict(self._call("GET", path)["extra_links"])
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         """A value that a task left behind."""
         path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
