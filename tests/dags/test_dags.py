@@ -25,7 +25,8 @@ from airflow.sdk.execution_time import macros
 def rendered(dag, task, given):
     run = SimpleNamespace(run_after=datetime(2026, 5, 4, 12, tzinfo=timezone.utc))
     params = dict(dag.params.dump()) | given
-    lines = [dag.get_template_env().from_string(line).render(params=params, dag_run=run, macros=macros) for line in task.application_args[2:]]
+    templates = dag.get_template_env()
+    lines = [templates.from_string(line).render(params=params, dag_run=run, macros=macros) for line in task.application_args[2:]]
     return [line for line in lines if line]
 
 bag = DagBag(sys.argv[1])
