@@ -634,9 +634,14 @@ def _current_rows(columns: pa.Schema, facts: Facts, fence: Fence | None, batch: 
             fence.check(batch)
         for record_batch in batches:
             events = [(row["last"], _unpacked(row["payload"])) for row in record_batch.select(["last", "payload"]).to_pylist()]
-            yield from _slices([_current_row(event, facts) for last, event in events if last or event["op"] == "d"], columns)
+            yield from _slices([_current_row(event, facts) for last, event in events if last or _takes_a_row(event)], columns)
 
     return rows
+
+
+def _takes_a_row(event: dict[str, Any]) -> bool:
+    """A deletion that stands for many rows has none of its own before."""
+    return event["before"] is not None and event["after"] is None
 
 
 def _current_row(event: dict[str, Any], facts: Facts) -> dict[str, Any]:
