@@ -41,6 +41,7 @@ from writetime import audit, names
 from writetime.audit import AuditReport, Came, Group, Held, NodeAudit
 from writetime.batch.check import known_schema
 from writetime.batch.documents import SegmentInput
+from writetime.batch.plan import node_addresses
 from writetime.commitlog import cells
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
@@ -213,10 +214,7 @@ class Audit:
         return list(members.values())
 
     def _nodes(self, ownership: Ownership, came: Mapping[str, Sequence[Came]], groups: Sequence[Group]) -> list[NodeAudit]:
-        addresses = {}
-        for info in self.store.list(names.nodes_prefix(self.cluster)):
-            fact = json.loads(self.store.read(info.name))
-            addresses[str(fact.get("host_id"))] = str(fact.get("address") or "")
+        addresses = node_addresses(self.store, self.cluster)
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for held in (node for group in groups for node in group.nodes):
             sums[held.host_id][0] += held.expected

@@ -229,7 +229,7 @@ def _create(
         since=since,
         segments=segments,
         schema_snapshots=snapshots,
-        nodes=_nodes(store, cluster),
+        nodes=node_addresses(store, cluster),
         interval=interval,
     )
     name = names.batch_object(cluster, manifest.number, "manifest")
@@ -322,7 +322,7 @@ def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[st
     return [info.name for info in store.list(names.schema_prefix(cluster)) if info.name not in known]
 
 
-def _nodes(store: Store, cluster: str) -> dict[str, str]:
+def node_addresses(store: Store, cluster: str) -> dict[str, str]:
     """Host id to address, from what the shippers said of their nodes. Addresses are for people only: a node that says nothing sensible
     goes by its host id, and holds up nobody."""
     nodes: dict[str, str] = {}
