@@ -110,6 +110,12 @@ class NodeName:
         return self.host_id if origin == "log" else self.host_id.split("~", 1)[1] if origin == "retry" else None
 
     @classmethod
+    def of_facts(cls, name: str) -> NodeName | None:
+        """The node of which an object under nodes/ tells; None if it is no such object."""
+        pieces = name.removesuffix(".json").split("/")
+        return cls(*map(unpart, pieces[1:])) if len(pieces) == 4 and pieces[0] == "nodes" else None
+
+    @classmethod
     def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
         """The stand-in for a node of frames that no node logged. The `run` of a retry ends with ~ and the host id of who logged them."""
         return cls(cluster, FRAMES, f"{origin}-{run}")
@@ -139,7 +145,7 @@ class SegmentRef:
 
     @property
     def ledger(self) -> str:
-        return f"ledger/{self.node.path}/{self.segment.stem}.json"
+        return f"{ledger_prefix(self.node)}{self.segment.stem}.json"
 
     def archived(self, sealed_at: datetime, *, crc32c: int | None = None) -> str:
         """The place in the archive; `sealed_at` (aware) is when the node finished the segment. With `crc32c`, the place for other bytes
@@ -258,6 +264,14 @@ def node_facts(node: NodeName) -> str:
     return f"nodes/{node.path}.json"
 
 
+def ledger_prefix(node: NodeName) -> str:
+    return f"ledger/{node.path}/"
+
+
+def quarantine_prefix(cluster: str) -> str:
+    return f"quarantine/{part(cluster)}/"
+
+
 def nodes_prefix(cluster: str) -> str:
     return f"nodes/{part(cluster)}/"
 
@@ -309,4 +323,4 @@ def claim(topic: str, batch: int, ordinal: int) -> str:
 
 def unpublishable(cluster: str, topic: str, batch: int, ordinal: int) -> str:
     """Stem of what is kept of an event that is not sent; `.bin` holds the record's value, `.json` its key and the reason."""
-    return f"quarantine/{part(cluster)}/unpublished/{topic}/{batch:010d}-{ordinal}"
+    return f"{quarantine_prefix(cluster)}unpublished/{topic}/{batch:010d}-{ordinal}"

@@ -139,11 +139,11 @@ def _pieces(store: Store, cluster: str) -> Iterator[Kept]:
 
 def _named(store: Store, cluster: str, name: str) -> Kept:
     from writetime.errors import ConfigError
-    from writetime.names import part
+    from writetime.names import quarantine_prefix
     from writetime.status.batches import Batches
     from writetime.status.quarantine import piece
 
-    full = name if name.startswith("quarantine/") else f"quarantine/{part(cluster)}/{name}"
+    full = name if name.startswith("quarantine/") else f"{quarantine_prefix(cluster)}{name}"
     found = piece(Batches(store, cluster), full)
     if found is None:
         raise ConfigError(

@@ -157,7 +157,8 @@ def horizon(store: Store, cluster: str) -> int | None:
     """What was written up to then (µs) is in the tables, as far as nodes ship at all; None if that cannot be said.
 
     Nodes are those that have an object under nodes/: without it, one that has left the ring holds nothing back."""
-    nodes = {names.NodeName(cluster, *_node(info.name)).path for info in store.list(names.nodes_prefix(cluster))}
+    told = (names.NodeName.of_facts(info.name) for info in store.list(names.nodes_prefix(cluster)))
+    nodes = {node.path for node in told if node is not None}
     sealed = history(store, cluster).sealed
     last = sealed.number if sealed else 0
     found: dict[str, datetime] = {}
@@ -170,11 +171,6 @@ def horizon(store: Store, cluster: str) -> int | None:
         if nodes and nodes <= found.keys():
             break
     return min((int(at.timestamp() * 1_000_000) for at in found.values()), default=None)
-
-
-def _node(name: str) -> tuple[str, str]:
-    pieces = name.removesuffix(".json").split("/")
-    return names.unpart(pieces[-2]), names.unpart(pieces[-1])
 
 
 # --- the report ---------------------------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def _by_name(batches: Batches, text: str, node: str) -> list[Row]:
         found = [row for row in at_once(lambda ref: _looked_up(batches.store, ref), refs) if row is not None]
         if found:
             return found
-    prefixes = [f"{_ledger_folder(node)}CommitLog-{version}-{match['id']}" for node in nodes for version in versions]
+    prefixes = [f"{names.ledger_prefix(node)}CommitLog-{version}-{match['id']}" for node in nodes for version in versions]
     listed = (info.name for prefix in prefixes for info in batches.store.list(prefix))
     entries = at_once(lambda name: LedgerEntry.read(batches.store, name), islice(listed, _ALIKE))
     return [_row(names.SegmentRef.from_object(entry.object), entry) for entry in entries if entry is not None]
@@ -259,14 +259,9 @@ def _nodes(batches: Batches) -> list[names.NodeName]:
     """Nodes that have said who they are, or of which something came lately."""
     found = {node for facts in batches.latest() for node in facts.nodes}
     for info in batches.store.list(names.nodes_prefix(batches.cluster)):
-        pieces = info.name.removesuffix(".json").split("/")
-        if len(pieces) == 4:
-            found.add(names.NodeName(batches.cluster, names.unpart(pieces[2]), names.unpart(pieces[3])))
+        if (node := names.NodeName.of_facts(info.name)) is not None:
+            found.add(node)
     return sorted(found)
-
-
-def _ledger_folder(node: names.NodeName) -> str:
-    return names.SegmentRef(node, names.SegmentName(0, 0)).ledger.rpartition("/")[0] + "/"
 
 
 def minute_of(text: str) -> datetime | None:

@@ -130,13 +130,12 @@ def _told(store: Store, cluster: str) -> Iterator[NodeStatus]:
     """What the shippers said of their nodes. One that says nothing sensible is left out, until segments of it come."""
     listed = list(store.list(names.nodes_prefix(cluster)))
     for info, text in zip(listed, at_once(lambda info: store.read(info.name), listed), strict=True):
-        pieces = info.name.removesuffix(".json").split("/")
-        if len(pieces) != 4:
+        if (node := names.NodeName.of_facts(info.name)) is None:
             continue
         fact = _object(text)
         tokens = fact.get("tokens")
         yield NodeStatus(
-            names.NodeName(cluster, names.unpart(pieces[2]), names.unpart(pieces[3])),
+            node,
             address=str(fact.get("address") or ""),
             rack=str(fact.get("rack") or ""),
             release=str(fact.get("release_version") or ""),

@@ -63,8 +63,8 @@ class Look:
 
 def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tuple[list[Kept], str]:
     """Pieces in the order of their names (node, segment, position), and the cursor of the next page, "" = there is none."""
-    start = cursor if cursor.startswith(_folder(batches.cluster)) else ""
-    listed = batches.store.list(_folder(batches.cluster), start_after=start)
+    start = cursor if cursor.startswith(names.quarantine_prefix(batches.cluster)) else ""
+    listed = batches.store.list(names.quarantine_prefix(batches.cluster), start_after=start)
     notes = [info.name for info in islice((info for info in listed if info.name.endswith(".json")), size + 1)]
     kept = [piece for piece in at_once(lambda name: _read(batches, name), notes[:size]) if piece is not None]
     return kept, notes[size - 1] if len(notes) > size else ""
@@ -72,7 +72,7 @@ def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tupl
 
 def piece(batches: Batches, name: str) -> Kept | None:
     """The piece whose bytes are that object; None if there is none, or the name is none of a piece."""
-    if not name.startswith(_folder(batches.cluster)) or not name.endswith(".bin"):
+    if not name.startswith(names.quarantine_prefix(batches.cluster)) or not name.endswith(".bin"):
         return None
     return _read(batches, name.removesuffix(".bin") + ".json")
 
@@ -178,11 +178,6 @@ def _read(batches: Batches, name: str) -> Kept | None:
         batch=batch if isinstance(batch, int) else None,
         object=str(about.get("object", "")),
     )
-
-
-def _folder(cluster: str) -> str:
-    any_node = names.NodeName(cluster, "dc", "node")
-    return names.SegmentRef(any_node, names.SegmentName(0, 0)).quarantined(0, 0).removesuffix("dc/node/CommitLog-0-0/0000000000-0")
 
 
 def body_of(kind: str, data: bytes) -> bytes | None:
