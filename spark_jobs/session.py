@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from writetime.config import PipelineConfig
@@ -39,6 +40,7 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
         "spark.ui.showConsoleProgress": "false",
+        **({"spark.python.daemon.module": "spark_jobs.daemon"} if _is_local(config) else {}),
         # What is kept between stages is read a moment later, and is mostly digests and values: packing it costs more than it saves.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # The job's own lines are what a person looks for in the task's log; Spark's are a thousand a second.
@@ -49,3 +51,14 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
     for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _is_local(config: PipelineConfig) -> bool:
+    """Whether workers run on this machine, where what the driver imports can be imported before any task has told how. On a cluster whose
+    machines have writetime installed, the daemon may be set by hand (`spark.conf`)."""
+    master = config.spark.conf.get("spark.master")
+    if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        # spark-submit has started the JVM, and knows.
+        SparkContext._ensure_initialized()
+        master = SparkConf().get("spark.master")
+    return master is None or master.startswith("local")

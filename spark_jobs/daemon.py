@@ -1,0 +1,57 @@
+"""The process from which Spark's Python workers are forked, with all that they need already there. `spark.python.daemon.module`.
+
+Strategy: Spark's own daemon does the work. Before it begins, two things are done once that every worker would do anew, and workers are
+many: an idle one ends after a minute.
+
+- What our stages import, compiled code included, is imported. A fork has it at once.
+- Archives go from the path to modules. Before each task a worker lets Python forget which modules there are (importlib.invalidate_caches),
+  and for an archive that means to read its directory again: pyspark.zip, and spark-core's jar with its thousands of classes, were half of
+  what workers did in a small batch. An installed pyspark needs neither.
+
+Nothing here may start a thread: of these a fork has none. Knows no job.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from typing import Final
+
+AHEAD: Final = ("spark_jobs.events", "spark_jobs.explode", "spark_jobs.join", "spark_jobs.packs", "spark_jobs.scan", "spark_jobs.touched")
+COMPILED: Final = ("writetime.commitlog.kernel", "writetime.commitlog.cells_buffers", "writetime.join.kernel")
+_NEEDED: Final = ("pyspark", "py4j", "spark_jobs", "writetime")
+
+
+def without_archives(path: Sequence[str]) -> list[str]:
+    """The path without its archives, if all that workers need is to be found elsewhere; without jars anyway: no module lies in them."""
+    lean = [entry for entry in path if not entry.endswith((".zip", ".jar"))]
+    if all(PathFinder.find_spec(name, lean) for name in _NEEDED):
+        return lean
+    return [entry for entry in path if not entry.endswith(".jar")]
+
+
+def import_ahead() -> None:
+    """Have modules and machine code in memory."""
+    for name in AHEAD:
+        importlib.import_module(name)
+    for name in COMPILED:
+        if importlib.util.find_spec("numba") is not None:
+            importlib.import_module(name).compile_ahead()
+
+
+def main() -> None:
+    """Be Spark's daemon, until Spark closes the standard input."""
+    sys.path[:] = without_archives(sys.path)
+    sys.path_importer_cache.clear()
+    # Lance warns of every fork. What it starts, it starts when it is first used: in a worker.
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")
+    import_ahead()
+    importlib.import_module("pyspark.daemon").manager()
+
+
+if __name__ == "__main__":
+    main()
