@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -179,12 +180,15 @@ class IcebergTable:
         self._spark = spark
         self.name = name
         session: Any = spark
-        self._jvm: Any = session._jvm
-        self._table: Any = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)
+        self._table: Any = self._java("org.apache.iceberg.spark.Spark3Util").loadIcebergTable(session._jsparkSession, name)
 
     @property
     def properties(self) -> dict[str, str]:
-        return dict(self._table.properties())
+        # As one text: each entry would be a question to the JVM, and the end of them an exception.
+        found: dict[str, str] = json.loads(
+            self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(self._table.properties())
+        )
+        return found
 
     def refresh(self) -> None:
         """Look at the catalog again: Spark keeps tables for a while."""
@@ -192,7 +196,7 @@ class IcebergTable:
 
     @property
     def columns(self) -> StructType:
-        return StructType.fromJson(json.loads(self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json()))
+        return StructType.fromJson(json.loads(self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(self._table.schema()).json()))
 
     @property
     def snapshot(self) -> int | None:
@@ -203,7 +207,8 @@ class IcebergTable:
     @property
     def summaries(self) -> list[dict[str, str]]:
         """What the commits that are kept tell of themselves, the latest last."""
-        return [dict(snapshot.summary()) for snapshot in self._table.snapshots()]
+        metadata = self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current())
+        return [snapshot["summary"] for snapshot in json.loads(metadata).get("snapshots", ())]
 
     def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
         """Take the steps and set the properties: readers see all of it or nothing. `check` is called when the table that this begins with
@@ -224,11 +229,14 @@ class IcebergTable:
 
     def empty(self, about: Mapping[str, str]) -> None:
         """Take all rows away. The snapshot's summary tells what it is `about`."""
-        taken = self._table.newDelete().deleteFromRowFilter(self._jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
+        taken = self._table.newDelete().deleteFromRowFilter(self._java("org.apache.iceberg.expressions.Expressions").alwaysTrue())
         for name, value in about.items():
             taken.set(name, value)
         taken.commit()
         self._spark.catalog.refreshTable(self.name)
+
+    def _java(self, name: str) -> Any:
+        return _java_class(self._spark, name)
 
     def _update(self, transaction: Any, calls: Sequence[tuple[Any, ...]]) -> None:
         if calls:
@@ -242,5 +250,12 @@ class IcebergTable:
 
     def _type(self, kind: DataType) -> Any:
         # As the one column of a row: by itself a struct would become a schema, which no column can have for its type.
-        row = self._jvm.org.apache.spark.sql.types.DataType.fromJson(StructType([StructField("it", kind)]).json())
-        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(row).findType("it")
+        row = self._java("org.apache.spark.sql.types.DataType").fromJson(StructType([StructField("it", kind)]).json())
+        return self._java("org.apache.iceberg.spark.SparkSchemaUtil").convert(row).findType("it")
+
+
+@lru_cache(maxsize=64)
+def _java_class(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM by its full name, of which every part is a question to the JVM."""
+    session: Any = spark
+    return reduce(getattr, name.split("."), session._jvm)
