@@ -35,7 +35,7 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.scan import SEGMENTS, Batches, chunked, task_rows
+from spark_jobs.scan import Batches, chunked, tasks
 from spark_jobs.session import spark_session
 from writetime import audit, names
 from writetime.audit import AuditReport, Came, Group, Held, NodeAudit
@@ -191,10 +191,8 @@ class Audit:
         versions = [segment.ref.segment.version for segment in segments]
         tables = Schema(tables={**self.schema.tables, **TABLES}, types=self.schema.types)
         scope = Scope(self.captured, tables, _minute(self.start), _minute(self.end), [end for _, end in self.ranges], hosts, versions)
-        rows = self.spark.sparkContext.parallelize(task_rows(segments, [[at] for at in range(len(segments))]), max(1, len(segments)))
-        frame = self.spark.createDataFrame(rows, schema=from_arrow_schema(SEGMENTS))
         reading = holding(scope, self.config.bucket, self.config.cluster.commitlog_keystore)
-        return frame.mapInArrow(reading, schema=from_arrow_schema(_FOUND))
+        return tasks(self.spark, segments, [[at] for at in range(len(segments))], reading, _FOUND)
 
     def _members(self, segments: Sequence[SegmentInput], told: Sequence[Mapping[str, Any]]) -> list[Member]:
         """The ring's nodes, by what shippers said of them, what their own logs say, and what these say of the others."""

@@ -181,7 +181,7 @@ class Batch:
         """What the segments hold, and the mutations that teach."""
         segments = self.manifest.segments
         survey = surveyor(self.config.bucket, self.config.cluster.commitlog_keystore)
-        return tasks(self.spark, segments, groups(segments)).mapInArrow(survey, schema=from_arrow_schema(SURVEY))
+        return tasks(self.spark, segments, groups(segments), survey, SURVEY)
 
     def _learn(self, surveyed: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
@@ -267,7 +267,7 @@ class Batch:
             self.config.cluster.commitlog_keystore,
             local.only(self.manifest, self.local),
         )
-        routed = tasks(self.spark, segments, groups(segments)).mapInArrow(packing(route), schema=from_arrow_schema(PACKED))
+        routed = tasks(self.spark, segments, groups(segments), packing(route), PACKED)
         due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED)) for shard in self._due(captured)]
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 

@@ -151,21 +151,34 @@ class _Group:
         self.size += segment.size
 
 
-def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]) -> list[tuple[list[tuple[int, str, int, str | None]]]]:
-    """Groups as rows of SEGMENTS."""
-    return [([_place(index, segments[index]) for index in group],) for group in members]
+def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]) -> list[pa.RecordBatch]:
+    """Groups as SEGMENTS, one row each."""
+    places = ([_place(index, segments[index]) for index in group] for group in members)
+    return [pa.RecordBatch.from_pylist([{"segments": group}], schema=SEGMENTS) for group in places]
 
 
-def _place(index: int, segment: SegmentInput) -> tuple[int, str, int, str | None]:
-    return index, segment.object, segment.generation, segment.tail.model_dump_json() if segment.tail is not None else None
+def _place(index: int, segment: SegmentInput) -> dict[str, Any]:
+    tail = segment.tail.model_dump_json() if segment.tail is not None else None
+    return {"segment": index, "object": segment.object, "generation": segment.generation, "tail": tail}
 
 
-def tasks(spark: SparkSession, segments: Sequence[SegmentInput], members: Sequence[Sequence[int]]) -> DataFrame:
-    """Groups as a data frame of SEGMENTS, a partition each."""
+def tasks(
+    spark: SparkSession,
+    segments: Sequence[SegmentInput],
+    members: Sequence[Sequence[int]],
+    function: Callable[[Batches], Batches],
+    schema: pa.Schema,
+) -> DataFrame:
+    """What `function` (of SEGMENTS, to `schema`) makes of the groups, a task each."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    rows = spark.sparkContext.parallelize(task_rows(segments, members), max(1, len(members)))
-    return spark.createDataFrame(rows, schema=from_arrow_schema(SEGMENTS))
+    rows = task_rows(segments, members)
+
+    def read(batches: Batches) -> Batches:
+        return function(rows[number] for batch in batches for number in batch["id"].to_pylist())
+
+    # The JVM counts. Rows of ours would go through a Python worker of their own before they come to the one that reads.
+    return spark.range(0, len(rows), numPartitions=max(1, len(rows))).mapInArrow(read, schema=from_arrow_schema(schema))
 
 
 # --- a segment as arrays ----------------------------------------------------------------------------------------------------------

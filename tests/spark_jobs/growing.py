@@ -10,9 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from spark_jobs.scan import SEGMENTS, Routes, router, surveyor, task_rows
+from spark_jobs.scan import Routes, router, surveyor, task_rows
 from writetime import names
 from writetime.batch.archive import archive
 from writetime.batch.documents import Mark, Sealed, SegmentInput, SegmentOutcome
@@ -90,12 +88,10 @@ class Batches:
 
     def read(self, segments: Sequence[SegmentInput], routes: Routes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Rows of both stages, all segments in one task."""
-        (row,) = task_rows(segments, [range(len(segments))])
-        place = [field.name for field in SEGMENTS.field("segments").type.value_type]
-        tasks = pa.RecordBatch.from_pylist([{"segments": [dict(zip(place, each, strict=True)) for each in row[0]]}], schema=SEGMENTS)
+        tasks = task_rows(segments, [range(len(segments))])
         versions = [segment.ref.segment.version for segment in segments]
         routing = Routes(routes.schema, routes.buckets, versions, routes.refused)
         stages = surveyor(self.url, self.keystore), router(routing, self.url, self.keystore)
-        surveyed, routed = ([row for batch in stage([tasks]) for row in batch.to_pylist()] for stage in stages)
+        surveyed, routed = ([row for batch in stage(tasks) for row in batch.to_pylist()] for stage in stages)
         assert [row for row in surveyed if row["kind"] == "problem"] == []
         return surveyed, routed

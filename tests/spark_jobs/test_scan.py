@@ -403,5 +403,6 @@ def test_groups_as_rows() -> None:
     segments = inputs((0, 0, 1), (1, 0, 1), (2, 0, 1))
     segments[1] = segments[1].model_copy(update={"tail": Tail(after=Mark(position=9, logical=9))})
     told = [segment.tail and segment.tail.model_dump_json() for segment in segments]
-    places = [(at, segment.object, 1, told[at]) for at, segment in enumerate(segments)]
-    assert scan.task_rows(segments, [[0, 2], [1]]) == [([places[0], places[2]],), ([places[1]],)]
+    places = [{"segment": at, "object": segment.object, "generation": 1, "tail": told[at]} for at, segment in enumerate(segments)]
+    rows = [batch.to_pylist() for batch in scan.task_rows(segments, [[0, 2], [1]])]
+    assert rows == [[{"segments": [places[0], places[2]]}], [{"segments": [places[1]]}]]
