@@ -6,12 +6,14 @@ outbox share them here. Knows neither Spark nor Iceberg.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from writetime.cql.arrow import arrow_type, to_arrow_value
+from writetime.cql.arrow import arrow_converter, arrow_type
 from writetime.cql.names import to_column
 from writetime.cql.types import CqlType, parse_type
 from writetime.errors import SchemaError
@@ -51,7 +53,17 @@ class RowShape:
 
     def values(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
         """The row's Python values as Arrow takes them, by column of the warehouse. DecodeError for a value that Arrow cannot hold."""
-        return None if row is None else {to_column(name): to_arrow_value(self.columns[name], value) for name, value in row.items()}
+        if row is None:
+            return None
+        named = self._converters
+        return {
+            column: None if value is None else convert(value)
+            for (column, convert), value in zip(map(named.__getitem__, row), row.values(), strict=True)
+        }
+
+    @cached_property
+    def _converters(self) -> dict[str, tuple[str, Callable[[Any], Any]]]:
+        return {name: (to_column(name), arrow_converter(kind)) for name, kind in self.columns.items()}
 
 
 def _struct(columns: dict[str, CqlType]) -> pa.StructType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -74,19 +74,39 @@ def to_arrow_value(kind: CqlType, value: Any, options: Options = LOSSLESS) -> An
     64 bits of microseconds, a duration beyond its fields, a number beyond its digits, a map with a key that would be null, or with keys
     that would become one. Whatever is returned, pyarrow takes.
     """
-    if value is None:
-        return None
+    return None if value is None else arrow_converter(kind, options)(value)
+
+
+@lru_cache(maxsize=4096)
+def arrow_converter(kind: CqlType, options: Options = LOSSLESS) -> Callable[[Any], Any]:
+    """`to_arrow_value` of one type, for values that are not None."""
     if isinstance(kind, NativeType):
-        convert = _TO_ARROW.get(kind.name)
-        if value is EMPTY and (convert is None or kind.name not in _EMPTY_OF):
+        return _native_converter(kind, options)
+    of_parts: dict[CqlType, Callable[[Any], Any]] = {}
+
+    def inner(part: CqlType, value: Any) -> Any:
+        if part not in of_parts:
+            of_parts[part] = arrow_converter(part, options)
+        return None if value is None else of_parts[part](value)
+
+    def convert(value: Any) -> Any:
+        if value is EMPTY:
             return None
-        return value if convert is None else convert(kind, value, options)
-    if value is EMPTY:
-        return None
-    out = taken_apart(kind, value, partial(to_arrow_value, options=options), to_column)
-    if isinstance(kind, CollectionType) and kind.kind == "map":
-        _check_keys(kind, value, out)
-    return out
+        out = taken_apart(kind, value, inner, to_column)
+        if isinstance(kind, CollectionType) and kind.kind == "map":
+            _check_keys(kind, value, out)
+        return out
+
+    return convert
+
+
+def _native_converter(kind: NativeType, options: Options) -> Callable[[Any], Any]:
+    change = _TO_ARROW.get(kind.name)
+    if change is None:
+        return lambda value: None if value is EMPTY else value
+    if kind.name in _EMPTY_OF:
+        return lambda value: change(kind, value, options)
+    return lambda value: None if value is EMPTY else change(kind, value, options)
 
 
 def _check_keys(kind: CollectionType, value: Any, out: list[tuple[Any, Any]]) -> None:

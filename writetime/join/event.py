@@ -50,18 +50,20 @@ class TableView:
         self._clustering = typed(table.clustering)
         self._statics = typed(table.static_columns)
         self._regulars = typed(table.regular_columns)
+        self._columns = self._statics + self._regulars
 
     def event(self, partition_key: bytes, change: RowChange) -> dict[str, Any]:
         """The change as plain values: `key`, `before`, `after` (rows by column name, or None), `op`, `changed` (column names), `writetime`
         (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`."""
         key = self.key_values(partition_key, change.clustering)
-        facts = self.cell_facts(change.after)
+        before, after = self._cells(change.before), self._cells(change.after)
+        facts = self._facts(after)
         return {
             "key": key,
-            "before": self._row(key, change.before),
-            "after": self._row(key, change.after),
+            "before": None if change.before is None else key | self._values(before),
+            "after": None if change.after is None else key | self._values(after),
             "op": operation(change),
-            "changed": list(self.changed(change.before, change.after)),
+            "changed": self._changed(before, after),
             "writetime": {name: timestamp for name, (timestamp, _) in facts.items()},
             "expires_at": {name: expiry for name, (_, expiry) in facts.items() if expiry is not None},
             "ts_micro": change.ts_micro,
@@ -71,7 +73,7 @@ class TableView:
     def row_values(self, partition_key: bytes, row: VisibleRow) -> dict[str, Any]:
         """All columns by name, keys first, then static, then regular ones; None where there is no value; counters as their sums."""
         key = self.key_values(partition_key, row.clustering)
-        return {**key, **self._cell_values(row)}
+        return key | self._values(self._cells(row))
 
     def key_values(self, partition_key: bytes, clustering: Clustering | None) -> dict[str, Any]:
         """The primary key's columns by name; the clustering ones are None for static content that stands alone."""
@@ -85,32 +87,36 @@ class TableView:
     def cell_facts(self, row: VisibleRow | None) -> dict[str, Fact]:
         """Writetime and expiry of each column that has a value. Of the elements of a collection or user type: the latest writetime, and
         the earliest expiry, which is when the value changes next."""
-        facts: dict[str, Fact] = {}
-        for columns, cells in self._groups(row):
-            for column in columns:
-                if mine := cells.get(column.name):
-                    expiries = [cell.local_deletion_time for cell in mine if cell.ttl != NO_TTL]
-                    facts[column.name] = max(cell.timestamp for cell in mine), min(expiries, default=None)
-        return facts
+        return self._facts(self._cells(row))
 
     def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:
         """Names of the static and regular columns whose value differs, in the order of `row_values`. A value that was written again is
         not changed; neither is a list that was replaced by an equal one."""
-        names: list[str] = []
-        for (columns, old), (_, new) in zip(self._groups(before), self._groups(after), strict=True):
-            names += (column.name for column in columns if _differ(column, old.get(column.name, ()), new.get(column.name, ())))
-        return tuple(names)
+        return tuple(self._changed(self._cells(before), self._cells(after)))
 
-    def _row(self, key: dict[str, Any], row: VisibleRow | None) -> dict[str, Any] | None:
-        return None if row is None else {**key, **self._cell_values(row)}
-
-    def _cell_values(self, row: VisibleRow) -> dict[str, Any]:
-        return {column.name: column.value(cells.get(column.name, ())) for columns, cells in self._groups(row) for column in columns}
-
-    def _groups(self, row: VisibleRow | None) -> tuple[tuple[tuple[_Typed, ...], dict[str, list[Cell]]], ...]:
-        """Static and regular columns, each with the row's cells by column name."""
+    def _cells(self, row: VisibleRow | None) -> list[Sequence[Cell]]:
+        """A row's cells by static and regular column, in the order of `_columns`."""
         static_cells, cells = ((), ()) if row is None else (row.static_cells, row.cells)
-        return (self._statics, _by_column(static_cells)), (self._regulars, _by_column(cells))
+        statics, regulars = _by_column(static_cells), _by_column(cells)
+        groups = (self._statics, statics), (self._regulars, regulars)
+        return [by_name.get(column.name, ()) for columns, by_name in groups for column in columns]
+
+    def _values(self, cells: list[Sequence[Cell]]) -> dict[str, Any]:
+        return {column.name: column.value(mine) if mine else None for column, mine in zip(self._columns, cells, strict=True)}
+
+    def _facts(self, cells: list[Sequence[Cell]]) -> dict[str, Fact]:
+        return {column.name: _fact(mine) for column, mine in zip(self._columns, cells, strict=True) if mine}
+
+    def _changed(self, before: list[Sequence[Cell]], after: list[Sequence[Cell]]) -> list[str]:
+        each = zip(self._columns, before, after, strict=True)
+        return [column.name for column, old, new in each if (old or new) and _differ(column, old, new)]
+
+
+def _fact(cells: Sequence[Cell]) -> Fact:
+    if len(cells) == 1:
+        return cells[0].timestamp, cells[0].local_deletion_time if cells[0].ttl != NO_TTL else None
+    expiries = [cell.local_deletion_time for cell in cells if cell.ttl != NO_TTL]
+    return max(cell.timestamp for cell in cells), min(expiries, default=None)
 
 
 def operation(change: RowChange) -> Op:
@@ -143,13 +149,16 @@ def split_partition_key(key: bytes, columns: int) -> list[bytes]:
 def _by_column(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     columns: dict[str, list[Cell]] = {}
     for cell in cells:
-        columns.setdefault(cell.column, []).append(cell)
+        if cell.column in columns:
+            columns[cell.column].append(cell)
+        else:
+            columns[cell.column] = [cell]
     return columns
 
 
 def _differ(column: _Typed, old: Sequence[Cell], new: Sequence[Cell]) -> bool:
-    if [(cell.path, cell.value) for cell in old] == [(cell.path, cell.value) for cell in new]:
-        return False
     # Equal values may differ in bytes where these hold more than the value: element ids of lists, shards of counters.
-    compared = column.counter or column.type.multicell
-    return not compared or bool(column.value(old) != column.value(new))
+    if column.counter or column.type.multicell:
+        same = [(cell.path, cell.value) for cell in old] == [(cell.path, cell.value) for cell in new]
+        return not same and bool(column.value(old) != column.value(new))
+    return not (old and new) or old[0].value != new[0].value

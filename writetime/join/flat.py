@@ -66,6 +66,10 @@ MORTAL: Final = 32
 SAME_MORTAL: Final = 64
 
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
+_IMMORTAL: Final = NO_TTL, NO_DELETION_TIME
+_LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE, _COMPLEX_DELETION, _ELEMENT = map(int, Kind)
+_column: Final = cache(column_name)
+"""Names of columns are few, and come again with every cell."""
 
 
 # --- to and fro ------------------------------------------------------------------------------------------------------------------
@@ -112,7 +116,7 @@ class _Writer:
         for value in clustering or ():
             self.out += b"\0" if value is None else write_unsigned(1 + len(value)) + value
         self.timestamp = 0
-        self.mortal = (NO_TTL, NO_DELETION_TIME)
+        self.mortal = _IMMORTAL
         self.column: bytes | None = None
 
     def deletion(self, kind: Kind, deletion: DeletionTime, name: bytes | None = None) -> None:
@@ -128,7 +132,7 @@ class _Writer:
         same_column = name is not None and name == self.column
         flags = kind | (SAME_COLUMN if same_column else 0) | (SAME_TIMESTAMP if timestamp == self.timestamp else 0)
         mortal = (ttl, time)
-        if mortal != (NO_TTL, NO_DELETION_TIME):
+        if mortal != _IMMORTAL:
             flags |= SAME_MORTAL if mortal == self.mortal else MORTAL
             self.mortal = mortal
         self.out.append(flags)
@@ -158,30 +162,33 @@ class _Reader:
         liveness: Liveness | None = None
         deletion: DeletionTime | None = None
         shadowable = False
-        cells = []
+        cells: list[Cell] = []
         complex_deletions = {}
-        timestamp, mortal, column = 0, (NO_TTL, NO_DELETION_TIME), ""
-        while self.pos < len(self.buf):
-            flags = self.buf[self.pos]
+        timestamp, mortal, column = 0, _IMMORTAL, ""
+        buf, end = self.buf, len(self.buf)
+        while self.pos < end:
+            flags = buf[self.pos]
             self.pos += 1
             kind = flags & KIND
             if not flags & SAME_TIMESTAMP:
-                difference, self.pos = read_signed(self.buf, self.pos)
+                difference, self.pos = read_signed(buf, self.pos)
                 timestamp = as_int64(timestamp + difference)
             if flags & MORTAL:
                 mortal = self.number(), self.number()
-            ttl, time = mortal if flags & (MORTAL | SAME_MORTAL) else (NO_TTL, NO_DELETION_TIME)
-            if kind >= Kind.SIMPLE and not flags & SAME_COLUMN:
-                column = column_name(self.blob())
-            if kind == Kind.LIVENESS:
-                liveness = Liveness(timestamp, ttl, time)
-            elif kind in (Kind.DELETION, Kind.SHADOWABLE):
-                deletion, shadowable = DeletionTime(timestamp, time), kind == Kind.SHADOWABLE
-            elif kind == Kind.COMPLEX_DELETION:
-                complex_deletions[column] = DeletionTime(timestamp, time)
-            elif kind in (Kind.SIMPLE, Kind.ELEMENT):
-                path = self.blob() if kind == Kind.ELEMENT else None
+            ttl, time = mortal if flags & (MORTAL | SAME_MORTAL) else _IMMORTAL
+            if kind >= _SIMPLE and not flags & SAME_COLUMN:
+                column = _column(self.blob())
+            if kind == _SIMPLE:
+                cells.append(Cell(column, timestamp, self.blob(), None, ttl, time))
+            elif kind == _ELEMENT:
+                path = self.blob()
                 cells.append(Cell(column, timestamp, self.blob(), path, ttl, time))
+            elif kind == _LIVENESS:
+                liveness = Liveness(timestamp, ttl, time)
+            elif kind in (_DELETION, _SHADOWABLE):
+                deletion, shadowable = DeletionTime(timestamp, time), kind == _SHADOWABLE
+            elif kind == _COMPLEX_DELETION:
+                complex_deletions[column] = DeletionTime(timestamp, time)
             else:
                 raise self.malformed(f"an entry of unknown kind {kind}")
         return Row(clustering, liveness, deletion, shadowable, tuple(cells), complex_deletions)
@@ -199,6 +206,11 @@ class _Reader:
         return None if length == 0 else self.take(length - 1)
 
     def blob(self) -> bytes:
+        buf, pos = self.buf, self.pos
+        # Most are short: their length is one byte.
+        if pos < len(buf) and (length := buf[pos]) < 0x80 and (end := pos + 1 + length) <= len(buf):
+            self.pos = end
+            return buf[pos + 1 : end]
         return self.take(self.number())
 
     def number(self) -> int:
