@@ -26,7 +26,7 @@ def _operation(kind: str, cql: str, **options: bool) -> list[Operation]:
 def add_column(world: World) -> list[Operation]:
     table = world.table(lambda table: len(table.columns) < MOST_COLUMNS + 20 and table not in world.same_key[1:2])
     static = bool(table.clustering) and world.random.random() < 0.3
-    free = [name for name in ODD_NAMES if name not in table.columns and name not in table.dropped]
+    free = [name for name in ODD_NAMES if name not in table.columns and name not in table.gone]
     name = world.random.choice(free) if free and world.random.random() < 0.3 else world.name("late ")
     few = sum(len(_droppable(table)) for table in world.tables) < FEW
     kind = world.random.choice(FIELDS) if few else table.keyspace.types.regular()
@@ -40,6 +40,7 @@ def drop_column(world: World) -> list[Operation]:
     table = world.table(_droppable)
     column = world.random.choice(_droppable(table))
     del table.columns[column.name]
+    table.gone.add(column.name)
     # Cassandra remembers a user type as the tuple of its fields, which it does not take for the type.
     if not any(udt in column.type for udt in table.keyspace.udts):
         table.dropped[column.name] = column

@@ -43,7 +43,8 @@ class Column:
 
 @dataclass
 class Table:
-    """A table that exists. `partitions` by lane; `choices`: values by clustering column; `dropped`: columns that may come again."""
+    """A table that exists. `partitions` by lane; `choices`: values by clustering column; `dropped`: columns that may come again, as they
+    were; `gone`: names of all that were ever dropped, which Cassandra gives to no column of another type."""
 
     keyspace: Keyspace
     name: str
@@ -54,6 +55,7 @@ class Table:
     partitions: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     choices: list[list[Any]] = field(default_factory=list)
     dropped: dict[str, Column] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
     groups: dict[str, list[list[str]]] = field(default_factory=dict)
 
     @property
