@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
@@ -85,3 +86,20 @@ def execute(session: Session, operation: Operation) -> None:
         session.execute(operation.cql)
     else:
         session.execute(session.prepare(operation.cql), operation.values)
+
+
+def test_no_column_takes_the_name_of_one_that_was_dropped() -> None:
+    """Cassandra refuses such a name another type; only what comes again has the same."""
+    gone: set[tuple[str, str]] = set()
+    seen = Counter[str]()
+    for operation in Generator(101, 20_000):
+        if operation.kind.startswith("drop table"):
+            table = operation.cql.removeprefix("DROP TABLE ")
+            gone = {(of, name) for of, name in gone if of != table}
+        if operation.kind in ("add column", "drop column"):
+            table, column = re.fullmatch(r'ALTER TABLE (.+?) (?:ADD|DROP) ("(?:[^"]|"")*").*', operation.cql, re.DOTALL).groups()  # type: ignore[union-attr]
+            seen[operation.kind] += 1
+            if operation.kind == "drop column":
+                gone.add((table, column))
+            assert operation.kind == "drop column" or (table, column) not in gone, operation
+    assert min(seen["add column"], seen["drop column"]) > 50
