@@ -4,6 +4,8 @@ Strategy: a round is complete in itself and remembers nothing that the folders a
 any point. Segments go oldest first; the schema goes before the segments that were seen completed before it was read. One segment's
 trouble is reported and left for the next round, and holds up no other; only a store that does not answer or refuses us, several segments in
 a row, ends the round. Segments that still grow come last in a round, and between two of them. A stop request is honoured between two files.
+While the store is down, or does not answer at all, a thread beside the loop puts segments aside if that is wanted: the node writes on
+while an upload hangs.
 
 Knows the order of things; what a file is say `folder` and `after_crash`, how one is shipped says `upload`, and `tail` while it grows, how
 much room there is says `guard`, who the node is says `node`.
@@ -14,11 +16,13 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock, Thread
 from typing import Any
 
 import structlog
@@ -39,6 +43,9 @@ from writetime.store import Store
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
 _IN_A_ROW = 3
+_RELIEF_SECONDS = 0.5
+_HANGS = 5.0
+"""Seconds after which an upload that has not come back counts as one to a store that is down, if space is short."""
 _SPARE = "section"
 _TAIL_RESTS = 60.0
 """Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
@@ -64,7 +71,6 @@ class Round:
     foreign: int = 0
     unanswered: int = 0
     """Segments in a row that failed because the store did not answer, or refused us."""
-    put_aside: set[str] = field(default_factory=set)
 
     @property
     def ok(self) -> bool:
@@ -93,6 +99,10 @@ class Agent:
         self._limit_asked = False
         self._level = Level.OK
         self._noting_fails = False
+        self._moving = Lock()
+        self._in_hand: tuple[str, float] | None = None
+        self._put_aside: set[str] = set()
+        self._store_is_down = False
         self._tail = Tail(store, self._node.cdc_raw, self._node.state / _SPARE)
         self._next_tail = 0.0
         self._tails: list[seen.TailSeen] = []
@@ -103,18 +113,33 @@ class Agent:
 
     def run(self, mode: Mode) -> bool:
         """Ship until stopped, or one round. Whether the last round shipped all it could. ShipError if another shipper is here."""
-        with only_shipper(self._node.cdc_raw):
-            if self._node.ship.when_store_is_down == "spill":
-                spill.require_place(self._node.spill, self._node.cdc_raw)
+        with only_shipper(self._node.cdc_raw), self._relief(mode):
             while True:
                 done = self._survive_round(mode)
                 if mode is not Mode.SERVICE or self._pause_is_last():
                     return done
 
+    @contextmanager
+    def _relief(self, mode: Mode) -> Iterator[None]:
+        """Relieve the node meanwhile, if that is wanted."""
+        if self._node.ship.when_store_is_down != "spill":
+            yield
+            return
+        spill.require_place(self._node.spill, self._node.cdc_raw)
+        over = Event()
+        if mode is Mode.SERVICE:
+            Thread(target=self._relieve, args=(over,), name="relief", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
     def round(self, *, drain: bool = False) -> Round:
         """One look at the folder. Raises only what concerns the folder or the node as a whole."""
         self.pulse.beat()
         self._ask_limit()
+        with self._moving:
+            self._put_aside.clear()
         view = self._see(drain=drain)
         if self._finish_moves(view):
             view = self._see(drain=drain)
@@ -125,7 +150,7 @@ class Agent:
         except ShipError as error:
             # Nothing has a name yet, so nothing can be shipped; what is finished can be put aside all the same.
             result.failed.append(error)
-            self._make_room(result)
+            self._make_room()
             self._note(result)
             raise
         self._named = facts
@@ -136,10 +161,11 @@ class Agent:
                 break
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
-            if item.state in OURS and item.name not in result.put_aside:
+            if item.state in OURS and self._take_in_hand(item):
                 self._ship_segment(facts, folder, item, result)
+                self._in_hand = None
         if result.unanswered:
-            self._make_room(result)
+            self._make_room()
         elif not drain:
             self._ship_tails()
             result.failed += self._tails_failed
@@ -213,30 +239,50 @@ class Agent:
         # The sort is stable: of two with one name, the one that was put aside is the older.
         return sorted(aside + here, key=lambda found: found[1].segment or names.SegmentName(0, 0))
 
-    def _make_room(self, result: Round, in_hand: str = "") -> None:
+    def _relieve(self, over: Event) -> None:
+        """Beside the loop: make room while a store that is down holds it up, in a pause or in a call that does not come back."""
+        while not over.wait(_RELIEF_SECONDS):
+            in_hand = self._in_hand
+            hangs = in_hand is not None and time.monotonic() > in_hand[1] + _HANGS
+            if self._store_is_down or hangs:
+                try:
+                    self._make_room()
+                except WritetimeError as error:
+                    self._log.error("no room made", **error.as_dict())
+
+    def _take_in_hand(self, item: Found) -> bool:
+        """Nobody puts it aside from now on. False if somebody has."""
+        with self._moving:
+            if item.name in self._put_aside:
+                return False
+            self._in_hand = item.name, time.monotonic()
+            return True
+
+    def _make_room(self) -> None:
         """With the store down, or the node unnamed, and an alarm on: put completed segments aside, if wanted, but for the one in hand."""
-        ship = self._node.ship
-        if ship.when_store_is_down != "spill":
+        if self._node.ship.when_store_is_down != "spill":
             return
-        view = self._see()
-        candidates = [item for item in view.here if item.name != in_hand]
-        try:
-            spill.require_place(self._node.spill, self._node.cdc_raw)
-            for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, while_=self._is_tight):
-                result.put_aside.add(moved.name)
-                self.metrics.put_aside()
-                self._log.warning("put aside", segment=moved.name, spill=str(self._node.spill))
-        except ShipError as error:
-            self._log.error("not put aside", **error.as_dict())
+        with self._moving:
+            in_hand = self._in_hand[0] if self._in_hand is not None else ""
+            candidates = [item for item in self._see().here if item.name != in_hand]
+            try:
+                spill.require_place(self._node.spill, self._node.cdc_raw)
+                for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, while_=self._is_tight):
+                    self._put_aside.add(moved.name)
+                    self.metrics.put_aside()
+                    self._log.warning("put aside", segment=moved.name, spill=str(self._node.spill))
+            except ShipError as error:
+                self._log.error("not put aside", **error.as_dict())
 
     def _finish_moves(self, view: View) -> bool:
         """Whether an idx went after its log, which a death in the middle of a spill had left without: how it ended stands in the idx."""
         moved = False
         for item in view.here:
             try:
-                if spill.is_owed(self._node.spill, item):
-                    spill.follow(self._node.cdc_raw, self._node.spill, item)
-                    moved = True
+                with self._moving:
+                    if spill.is_owed(self._node.spill, item):
+                        spill.follow(self._node.cdc_raw, self._node.spill, item)
+                        moved = True
             except ShipError as error:
                 self._log.error("not put aside", **error.as_dict())
         return moved
@@ -360,18 +406,17 @@ class Agent:
         self._pace.wait(lambda: self._level is not Level.OK or self._see().level is not Level.OK)
         begun = time.monotonic()
         try:
-            outcome = self._retrying(item, log, result)(
-                upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured
-            )
+            outcome = self._retrying(log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
         except WritetimeError as error:
             log.error("not shipped", **error.as_dict())
             result.failed.append(error)
-            result.unanswered = result.unanswered + 1 if _is_unanswered(error) else 0
+            self._store_is_down = _is_unanswered(error)
+            result.unanswered = result.unanswered + 1 if self._store_is_down else 0
             self.metrics.failed(type(error).__name__)
         else:
             log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             result.shipped[outcome] += 1
-            result.unanswered = 0
+            result.unanswered, self._store_is_down = 0, False
             self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
             self._pace.spent(item.size)
         self.pulse.beat()
@@ -434,15 +479,16 @@ class Agent:
             return error
         return None
 
-    def _retrying(self, item: Found, log: Any, result: Round) -> tenacity.Retrying:
+    def _retrying(self, log: Any, result: Round) -> tenacity.Retrying:
         """Repeats what may succeed later; once only while the store has not answered for the last segment either."""
 
         def before_sleep(state: tenacity.RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
             log.warning("again", attempt=state.attempt_number, error=str(error))
             self.pulse.beat()
-            if _is_unanswered(error):
-                self._make_room(result, in_hand=item.name)
+            self._store_is_down = _is_unanswered(error)
+            if self._store_is_down:
+                self._make_room()
 
         attempts = 1 if result.unanswered else _ATTEMPTS
         return tenacity.Retrying(
@@ -458,9 +504,10 @@ class Agent:
         """Finish a deletion. The log is looked for once more: a folder that is written to is not listed in one moment."""
         assert item.segment is not None
         try:
-            if upload.is_there(folder / item.segment.filename) or (folder == self._node.cdc_raw and spill.is_owed(self._node.spill, item)):
-                return
-            upload.remove(folder / item.name)
+            with self._moving:
+                owed = folder == self._node.cdc_raw and spill.is_owed(self._node.spill, item)
+                if not owed and not upload.is_there(folder / item.segment.filename):
+                    upload.remove(folder / item.name)
         except ShipError as error:
             self._log.error("not deleted", **error.as_dict())
             self.metrics.failed(type(error).__name__)

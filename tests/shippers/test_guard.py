@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+import tenacity
 from structlog.testing import capture_logs
 
+from shippers import agent as agent_module
 from shippers import guard, spill, upload
 from shippers.agent import Agent, Mode
 from shippers.folder import Found, State
@@ -206,6 +209,79 @@ def test_the_store_is_down_and_space_runs_out(
     assert {number: store.read(ref(number).incoming) for number in written} == written
     assert folder.names == ["CommitLog-7-9.log", "CommitLog-7-9_cdc.idx"]
     assert not aside.is_dir() or list(aside.iterdir()) == []
+
+
+class Hanging(FaultyStore):
+    """A store whose uploads of segments do not come back until `go`; once down, it stays."""
+
+    def __init__(self, inner: LocalStore) -> None:
+        super().__init__(inner)
+        self.asked, self.go = Event(), Event()
+
+    def _call(self, what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "put" and name.startswith("cdc/"):
+            self.asked.set()
+            self.go.wait(60)
+        return super()._call(what, name, *args, **kwargs)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_room_is_made_while_an_upload_hangs(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node writes on while a store that has gone silent holds the loop: what is completed meanwhile is put aside, but for the file
+    in hand."""
+    monkeypatch.setattr(agent_module, "_HANGS", 0.1)
+    monkeypatch.setattr(agent_module, "_RELIEF_SECONDS", 0.01)
+    watched, stop = Hanging(store), Event()
+    config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down="spill")
+    assert config.node is not None
+    aside = config.node.spill
+    written = {1: folder.segment(1, b"\1" * 100)}
+    thread = Thread(target=agent_over(watched, config=config, stop=stop).run, args=(Mode.SERVICE,))
+    thread.start()
+    try:
+        assert watched.asked.wait(60)
+        written |= {number: folder.segment(number, bytes([number]) * 100) for number in range(2, 10)}
+        # 900 of 1000 bytes: two have to go for less than 800.
+        eventually(lambda: aside.is_dir() and len(list(aside.glob("*.log"))) == 2 and len(list(aside.glob("*.idx"))) == 2)
+        assert sorted(path.name for path in aside.glob("*.log")) == ["CommitLog-7-2.log", "CommitLog-7-3.log"]
+        watched.go.set()
+        eventually(lambda: folder.names == [] and list(aside.iterdir()) == [])
+    finally:
+        watched.go.set()
+        stop.set()
+        thread.join(60)
+    assert {number: store.read(ref(number).incoming) for number in written} == written
+
+
+def test_room_is_made_in_the_pause_after_a_failure(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "_RELIEF_SECONDS", 0.01)
+    watched, stop = Down(store), Event()
+    config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down="spill")
+    assert config.node is not None
+    aside = config.node.spill
+    folder.segment(1, b"\1" * 100)
+    # It would be an hour until anybody looked again.
+    monkeypatch.setattr(agent_module.tenacity, "wait_random_exponential", lambda **_: tenacity.wait_fixed(3600))
+    thread = Thread(target=agent_over(watched, config=config, stop=stop).run, args=(Mode.SERVICE,))
+    thread.start()
+    try:
+        eventually(lambda: watched.refused > 0)
+        for number in range(2, 10):
+            folder.segment(number, bytes([number]) * 100)
+        eventually(lambda: aside.is_dir() and len(list(aside.glob("*.log"))) == 2)
+    finally:
+        stop.set()
+        thread.join(60)
 
 
 def test_a_store_that_is_down_is_not_asked_for_every_segment(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
