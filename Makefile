@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper pressure ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,10 @@ fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's o
 kill-shipper: setup ## a shipper beside a writing node, killed KILLS=200 times by SEED=1: nothing lost or doubled; SABOTAGE=rule or all shows that it would
 	@$(PYTHON) -m tests.shippers.kill --seed $(or $(SEED),1) --kills $(or $(KILLS),200) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
+pressure: setup ## a node of VERSION=5.0.6 with little room for CDC, under load, and its store away for two minutes: nothing rejected, nothing lost
+	@$(PYTHON) -m tools.s3_server
+	@$(PYTHON) -m tests.shippers.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
 ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
@@ -67,6 +71,14 @@ bench-state: setup ## look up and write 100,000 keys in state shards of 1 and 10
 
 bench-plan: setup ## the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
 	@$(PYTHON) -m benchmarks.plan $(ARGS)
+
+bench-upload: setup ## segments sent by the shipper's stores and by these stores' own libraries: MB/s side by side
+	@$(PYTHON) -m tools.gcs_server
+	@$(PYTHON) -m tools.s3_server
+	@$(PYTHON) -m benchmarks.upload $(ARGS)
+
+bench-freshness: setup ## from a write on a real node to the object that holds it: p50 and p95, with the tail and without; some minutes
+	@$(PYTHON) -m benchmarks.freshness $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record

@@ -1,4 +1,4 @@
-"""How long a write takes to be in the bucket, with the tail and without: `python -m benchmarks.freshness [--json]`.
+"""How long a write takes to be in the bucket, with the tail and without: `make bench-freshness`.
 
 Strategy: one real node of Cassandra writes at a steady rate, each row with its number in a text; the shipper runs beside it as the process
 that it is, into a folder. A row's time is from the node's answer to its write until the first object that holds its number was there,

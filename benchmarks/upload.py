@@ -1,4 +1,4 @@
-"""Sending segments to a store against the same files sent by the store's own library: `python -m benchmarks.upload [--json]`.
+"""Sending segments to a store against the same files sent by the store's own library: `make bench-upload`.
 
 Strategy: a real server on the loopback for each store (fake-gcs-server, versitygw) and a folder, the same files of random bytes. Passes
 of the two sides take turns; the figures are each one's best, by the clock and by the CPU of the sending process alone. What the library

@@ -68,14 +68,20 @@ def program() -> Path | None:
     return _BUILT if _BUILT.exists() else None
 
 
-@contextlib.contextmanager
-def running(binary: Path, folder: Path, *options: str) -> Iterator[Server]:
-    """Run the server over `folder` on a free loopback port."""
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running(binary: Path, folder: Path, *options: str, port: int | None = None) -> Iterator[Server]:
+    """Run the server over `folder` on a loopback port, by default a free one. What it held when it was stopped it holds again."""
+    port = free_port() if port is None else port
     server = Server(f"http://127.0.0.1:{port}")
-    (folder / "objects").mkdir()
+    (folder / "objects").mkdir(exist_ok=True)
     log = folder / "versitygw.log"
     command = [str(binary), "--port", f"127.0.0.1:{port}", "--quiet", *options]
     environment = os.environ | {"ROOT_ACCESS_KEY": server.access, "ROOT_SECRET_KEY": server.secret}
