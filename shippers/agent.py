@@ -69,6 +69,8 @@ class Round:
     failed: list[WritetimeError] = field(default_factory=list)
     waiting: int = 0
     foreign: int = 0
+    seen: frozenset[str] = frozenset()
+    """Segments that were to be shipped when it began."""
     unanswered: int = 0
     """Segments in a row that failed because the store did not answer, or refused us."""
 
@@ -143,7 +145,8 @@ class Agent:
         view = self._see(drain=drain)
         if self._finish_moves(view):
             view = self._see(drain=drain)
-        result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)))
+        seen_now = frozenset(item.name for item in view.here + view.aside if item.state in OURS)
+        result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)), seen=seen_now)
         self._report_foreign(view.here)
         try:
             facts = self._identify()
@@ -201,12 +204,13 @@ class Agent:
         if mode is not Mode.SERVICE or result.shipped or result.failed:
             counts = {outcome.name.lower(): count for outcome, count in result.shipped.items()}
             self._log.info("round", **counts, failed=len(result.failed), waiting=result.waiting, foreign=result.foreign)
-        return result.ok and (mode is Mode.SERVICE or self._nothing_left(drain=mode is Mode.DRAIN))
+        return result.ok and (mode is Mode.SERVICE or self._nothing_left(result, drain=mode is Mode.DRAIN))
 
-    def _nothing_left(self, *, drain: bool) -> bool:
-        """Whether nothing waits to be shipped, by a look of its own: a round may have been interrupted, or been too early for some."""
+    def _nothing_left(self, result: Round, *, drain: bool) -> bool:
+        """Whether nothing waits to be shipped, by a look of its own: a round may have been interrupted, or, at a drain, been too early for
+        some. A node that runs completes segments all the time: what it has completed since is for the next run."""
         view = self._see(drain=drain)
-        left = [item.name for item in view.here + view.aside if item.state in OURS]
+        left = [item.name for item in view.here + view.aside if item.state in OURS and (drain or item.name in result.seen)]
         if left:
             self._log.error("not all is shipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
         return not left
@@ -403,7 +407,7 @@ class Agent:
         assert item.segment is not None
         ref = SegmentRef(facts.name, item.segment)
         log = self._log.bind(segment=item.name)
-        self._pace.wait(lambda: self._level is not Level.OK or self._see().level is not Level.OK)
+        self._pace.wait(self._in_a_hurry)
         begun = time.monotonic()
         try:
             outcome = self._retrying(log, result)(upload.ship, self._store, ref, folder, facts.metadata() | _about(item), self._measured)
@@ -420,6 +424,11 @@ class Agent:
             self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)
             self._pace.spent(item.size)
         self.pulse.beat()
+
+    def _in_a_hurry(self) -> bool:
+        """Whether the rate limit is lifted. Asked every second while it holds the loop back, which is a sign of life."""
+        self.pulse.beat()
+        return self._level is not Level.OK or self._see().level is not Level.OK
 
     # --- tails
 

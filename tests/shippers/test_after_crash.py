@@ -378,6 +378,24 @@ def test_a_run_that_is_interrupted_says_that_something_is_left(
     assert agent_over(store).run(mode)
 
 
+def test_what_a_busy_node_completes_meanwhile_is_for_the_next_run(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    """`--once` has shipped all that was there when it looked: cron's mail would tell of trouble every minute otherwise."""
+    folder.segment(1)
+    real = store.put
+
+    def completed_meanwhile(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == ref(1).incoming:
+            folder.segment(2)
+        return real(name, *args, **kwargs)
+
+    store.put = completed_meanwhile  # type: ignore[method-assign]
+    assert agent_over(store).run(Mode.ONCE)
+    assert folder.names == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
+    store.put = real  # type: ignore[method-assign]
+    assert agent_over(store).run(Mode.ONCE)
+    assert folder.names == []
+
+
 # --- a node that is rebuilt
 
 
