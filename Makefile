@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper pressure ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ kill-shipper: setup ## a shipper beside a writing node, killed KILLS=200 times b
 pressure: setup ## a node of VERSION=5.0.6 with little room for CDC, under load, and its store away for two minutes: nothing rejected, nothing lost
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m tests.shippers.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
+kill-batch: setup ## ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; SABOTAGE=rule or all shows that it would
+	@$(PYTHON) -m tests.spark_jobs.kill --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)

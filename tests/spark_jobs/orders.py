@@ -68,8 +68,9 @@ class Order:
 class Orders:
     """Orders of one recording. Everything lies under `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, pieces: int = PIECES) -> None:
         self.folder = folder
+        self.pieces = pieces
         self.shipped = Pipeline.create(folder / "shipped")
         self.shipped.stage()
         self.shipped.ship()
@@ -105,7 +106,7 @@ class Orders:
         """Every node's log in pieces, at places of their own."""
         for host_id, (node, first, sealed_at, bodies) in self._logs.items():
             assert host_id == node.host_id
-            cuts = sorted(random.sample(range(1, len(bodies)), PIECES - 1))
+            cuts = sorted(random.sample(range(1, len(bodies)), self.pieces - 1))
             for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(bodies)], strict=True)):
                 segment = SegmentName(first.id + number, first.version)
                 data = encode_segment(segment.id, segment.version, bodies[start:end], per_section=50)

@@ -1,0 +1,127 @@
+"""Points at which a job is killed: before and after each of its steps, its commits, and what its Python workers do.
+
+A point says what happens, not to which table. It is passed in the driver or in a worker; whoever passes it for the wanted time kills the
+job as a whole, JVM and workers included, with SIGKILL. What to do is in the environment, which workers inherit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+POINT: Final = "WRITETIME_KILL_POINT"
+AT: Final = "WRITETIME_KILL_AT"
+DRIVER: Final = "WRITETIME_KILL_DRIVER"
+
+STEPS: Final = (
+    "survey",
+    "learn",
+    "fold",
+    "account",
+    "note_problems",
+    "typed_events",
+    "commit_changes",
+    "commit_state",
+    "commit_current",
+    "seal",
+)
+_WHEN: Final = ("before", "after")
+INGEST: Final = (
+    *(f"{when} step {step}" for step in STEPS for when in _WHEN),
+    *(f"{when} {what} of a table" for what in ("changes", "current") for when in _WHEN),
+    *(f"{when} write of a shard" for when in _WHEN),
+    *(f"{when} end of a shard" for when in _WHEN),
+)
+PUBLISH: Final = (
+    *(f"{when} {what}" for what in ("topics", "note") for when in _WHEN),
+    *(f"{when} {what}" for what in ("fencing", "progress", "transaction", "commit") for when in _WHEN),
+    "in the middle of a transaction",
+)
+
+
+class _Points:
+    left: int | None = None
+
+
+def passed(point: str) -> None:
+    """The job is here. It may be its end."""
+    if os.environ.get(POINT) != point:
+        return
+    if _Points.left is None:
+        _Points.left = int(os.environ.get(AT, "0"))
+    _Points.left -= 1
+    if _Points.left < 0:
+        kill()
+
+
+def kill() -> None:
+    """End the job: the driver with its JVM, then this process's own group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(int(os.environ[DRIVER]), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
+    time.sleep(60)
+
+
+def around(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """The function, with a point before and one after it."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        passed(f"before {what}")
+        found = function(*arguments, **options)
+        passed(f"after {what}")
+        return found
+
+    return call
+
+
+def install_in_driver() -> None:
+    """Put the points of drivers in their places."""
+    from spark_jobs import ingest, publish
+    from spark_jobs.warehouse import Warehouse
+
+    for step in STEPS:
+        setattr(ingest.Batch, f"_{step}", around(getattr(ingest.Batch, f"_{step}"), f"step {step}"))
+    Warehouse.write_changes = around(Warehouse.write_changes, "changes of a table")  # type: ignore[method-assign]
+    Warehouse._write_current = around(Warehouse._write_current, "current of a table")  # type: ignore[method-assign]
+    publish.ensure_topics = around(publish.ensure_topics, "topics")
+    publish.write_published = around(publish.write_published, "note")
+
+
+def install_in_worker() -> None:
+    """Put the points of workers in their places."""
+    from spark_jobs import kafka, shards
+    from writetime.store.lease import Lease
+
+    shards.upsert = around(shards.upsert, "write of a shard")
+    Lease.finish = around(Lease.finish, "end of a shard")  # type: ignore[method-assign]
+    kafka.read_progress = around(kafka.read_progress, "progress")
+
+    class Producer(kafka.Producer):
+        """A producer whose steps are points."""
+
+        def init_transactions(self, *arguments: Any) -> None:
+            passed("before fencing")
+            super().init_transactions(*arguments)
+            passed("after fencing")
+
+        def begin_transaction(self) -> None:
+            passed("before transaction")
+            super().begin_transaction()
+            passed("after transaction")
+
+        def produce(self, *arguments: Any, **options: Any) -> None:
+            super().produce(*arguments, **options)
+            passed("in the middle of a transaction")
+
+        def commit_transaction(self, *arguments: Any) -> None:
+            passed("before commit")
+            super().commit_transaction(*arguments)
+            passed("after commit")
+
+    kafka.Producer = Producer  # type: ignore[misc]

@@ -1,0 +1,272 @@
+"""Batches of a recorded ring through ingest and publish, each a process that is killed again and again, and what came of it.
+
+Strategy: as `tests.spark_jobs.orders`, segments of three nodes are cut anew and shuffled, and come in a few at a time. Each batch is
+ingested, and now and then published, by jobs that are killed until luck, or the number of kills, lets them through: at each point in turn,
+or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once; now and then the broker is gone
+for some seconds. In the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key
+in order; the tables must be what the ring answered; and the changes must fold to the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from threading import Timer
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.ring.recording import Recording
+from tests.spark_jobs.kill import points, sabotage
+from tests.spark_jobs.orders import Order, Orders, Piece
+from tools import ROOT
+from tools.console import say
+from tools.services.kafka import Kafka
+from writetime import envelope
+from writetime.batch.archive import archive
+from writetime.batch.plan import plan_ingest, read_sealed
+from writetime.config import PipelineConfig
+from writetime.cql.names import to_changes_namespace, to_column
+
+LONGEST = 600.0
+"""Seconds after which a job that was not killed counts as stuck."""
+MOMENTS = (2.0, 30.0)
+"""Between how many seconds after its start a job is killed that is not killed at a point."""
+AWAY = 8.0
+
+
+@dataclass
+class Result:
+    """What a run came to."""
+
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    jobs: Counter[str] = field(default_factory=Counter)
+    rivals: int = 0
+    outages: int = 0
+    batches: int = 0
+    events: int = 0
+    lost: int = 0
+    doubled: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return not (self.lost or self.doubled or self.problems)
+
+    def __str__(self) -> str:
+        runs = ", ".join(f"{count} of {job}" for job, count in sorted(self.jobs.items()))
+        return (
+            f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, "
+            f"broker away {self.outages} times; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
+            f"{len(self.problems)} other problems"
+        )
+
+
+class Kills(Orders):
+    """One run under `folder`: with `kills` at points and moments by chance, or only at those of a broken `rule`."""
+
+    def __init__(self, folder: Path, seed: int, kills: int, *, rule: str | None = None, pieces: int = 8) -> None:
+        super().__init__(folder, pieces=pieces)
+        self.random = Random(f"{seed} kills")
+        self.wanted, self.rule = kills, rule
+        self.result = Result(seed)
+        self.pipeline = self._empty(seed)
+        self.kafka = Kafka(folder / "kafka")
+        self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
+
+    def play(self) -> Result:
+        """All of it; what came of it."""
+        with self.kafka:
+            self._configure()
+            pieces = list(self._pieces(self.random))
+            self.random.shuffle(pieces)
+            while pieces:
+                self._take_in([pieces.pop() for _ in range(min(len(pieces), self.random.randint(1, 3)))])
+                if self.random.random() < 0.7:
+                    self._run("publish")
+            self._run("publish")
+            self._compare_topics()
+        order = Order(self.result.seed)
+        self._compare(self.pipeline, order)
+        self.result.problems += order.problems
+        return self.result
+
+    def _configure(self) -> None:
+        """The configuration of the jobs, where they find it: with points in Spark's workers, too."""
+        config = self.pipeline.config
+        assert config.kafka is not None
+        spark = {**config.spark.conf, "spark.python.daemon.module": "tests.spark_jobs.kill.daemon"}
+        update = {
+            "kafka": config.kafka.model_copy(update={"bootstrap_servers": self.kafka.bootstrap}),
+            "spark": config.spark.model_copy(update={"conf": spark}),
+        }
+        self.config: PipelineConfig = config.model_copy(update=update)
+        self._config_file = self.pipeline.site.folder / "config.pickle"
+        self._config_file.write_bytes(pickle.dumps(self.config))
+
+    # --- jobs ------------------------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, pieces: Sequence[Piece]) -> None:
+        store, cluster = self.pipeline.store, self.pipeline.cluster
+        for piece in pieces:
+            store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
+        manifest = plan_ingest(store, cluster, now=datetime.now(UTC))
+        assert manifest is not None
+        self._run("ingest", str(manifest.number))
+        sealed = read_sealed(store, cluster, manifest.number)
+        assert sealed is not None
+        self.result.problems += [
+            f"batch {sealed.number}: {account} does not balance" for account in sealed.accounting if not account.balanced
+        ]
+        archive(store, cluster, sealed.number)
+        self.result.batches += 1
+
+    def _run(self, job: str, *arguments: str) -> None:
+        """Start a job until one of it has come to its end."""
+        for plan in self._plans(job):
+            if plan == "rivals":
+                self.result.rivals += 1
+                both = [self._start(job, *arguments) for _ in range(2)]
+                ended = [self._ended(job, process, plan) for process in both]
+                if all(ended):
+                    return
+                continue
+            if plan == "outage":
+                self._take_broker_away()
+            at = self.random.choice((0, 0, 1)) if plan in points.INGEST + points.PUBLISH else 0
+            process = self._start(job, *arguments, point=plan, at=at)
+            if plan == "moment":
+                self._kill_later(process)
+            if self._ended(job, process, plan):
+                return
+        raise AssertionError("plans never end")
+
+    def _plans(self, job: str) -> Iterator[str]:
+        """What happens to each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for nothing."""
+        if self.rule is not None:
+            rule = sabotage.RULES[self.rule]
+            yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
+            if rule.rivals and job == "publish":
+                yield "rivals"
+        while self.rule is None and self.result.kills.total() < self.wanted:
+            chance = self.random.random()
+            if chance < 0.08:
+                yield "rivals"
+            elif chance < 0.16 and job == "publish":
+                yield "outage"
+            elif chance < 0.3:
+                yield "moment"
+            elif chance < 0.9:
+                yield next(self._points[job])
+            else:
+                break
+        yield from cycle([""])
+
+    def _start(self, job: str, *arguments: str, point: str = "", at: int = 0) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), points.POINT: point, points.AT: str(at), sabotage.RULE: self.rule or ""}
+        command = [sys.executable, "-m", "tests.spark_jobs.kill.child", str(self._config_file), job, *arguments]
+        self.result.jobs[job] += 1
+        with (self.folder / "jobs.log").open("ab") as log:
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    def _ended(self, job: str, process: subprocess.Popen[bytes], plan: str = "") -> bool:
+        """Wait for the end of a job: whether it came to it by itself, and in peace."""
+        try:
+            code = process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            self.result.problems.append(f"{job} was stuck for {LONGEST:.0f} s")
+            _kill(process)
+            return False
+        if code == -signal.SIGKILL:
+            self.result.kills[plan] += 1
+            say(f"  {self.result.kills.total()}: {job} killed, {plan}")
+        elif code != 0 and plan not in ("rivals", "outage"):
+            say(f"  {job} failed: {self._last_line()}")
+        return code == 0
+
+    def _kill_later(self, process: subprocess.Popen[bytes]) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self.random.uniform(*MOMENTS))
+            return
+        _kill(process)
+
+    def _take_broker_away(self) -> None:
+        """The broker is gone when the job begins, and back some seconds later."""
+        self.result.outages += 1
+        self.kafka.stop()
+        Timer(AWAY, self.kafka.start).start()
+
+    def _last_line(self) -> str:
+        lines = (self.folder / "jobs.log").read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if "failed:" in line), "")[:300]
+
+    # --- what came of it -------------------------------------------------------------------------------------------------------------
+
+    def _compare_topics(self) -> None:
+        """Each event of the changes tables once, those of a key in order."""
+        for keyspace, table in Recording.open().cdc_tables:
+            changes = self.pipeline.rows(to_changes_namespace(keyspace), to_column(table))
+            expected = Counter((change["batch"], change["ordinal"]) for change in changes)
+            assert self.config.kafka is not None
+            of_key: dict[bytes | None, list[tuple[int, int]]] = {}
+            for key, value in committed(self.kafka.bootstrap, envelope.topic(self.config.kafka.topic_prefix, keyspace, table)):
+                if value is not None:
+                    of_key.setdefault(key, []).append(tuple(json.loads(value)["source"]["sequence"]))
+            found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
+            self.result.events += expected.total()
+            self.result.lost += (expected - found).total()
+            self.result.doubled += (found - expected).total()
+            if expected and max(expected.values()) > 1:
+                self.result.problems.append(f"{keyspace}.{table}: an event stands twice in the changes")
+            wrong = [key for key, sequences in of_key.items() if sequences != sorted(sequences)]
+            self.result.problems += [f"{keyspace}.{table}: events of {key!r} are out of order" for key in wrong]
+
+
+_POINTS = {"ingest": points.INGEST, "publish": points.PUBLISH}
+_EXTRA = (sabotage.BETWEEN,)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def committed(bootstrap: str, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Keys and values of a topic, as consumers of committed records see them, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"kills-{time.monotonic_ns()}",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        listed: Any = consumer.list_topics(topic, timeout=30).topics[topic]
+        for partition in listed.partitions:
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while (message := consumer.poll(60)) is not None:
+                error = message.error()
+                if error is None:
+                    yield message.key(), message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    break
+                else:
+                    raise AssertionError(str(error))
+    finally:
+        consumer.close()
