@@ -1,4 +1,4 @@
-"""Drop from the state what may be forgotten, once a day. Wiring only."""
+"""Drop from the state what may be forgotten, and tidy the warehouse, once a day. Wiring only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ Purges tombstones and expired cells from the state, when they are older than the
 the ring. A batch of its own kind, between two of `cdc_ingest`: it takes nothing in, and no row shows differently for it. The seal says
 how far it went (`horizon`): `cdc_replay` refuses what is older, and leaves out what the purged may have deleted.
 
+Then the warehouse: small files of each table are put together, deletes applied, and snapshots older than `warehouse.keep_snapshots_days` let
+go. The task's log tells of each table what it lay in before and after (`table tidied`). No batch is ingested meanwhile.
+
 | red square | what it means | what to do |
 |---|---|---|
 | `plan` | another batch is open (it is retried), or the bucket cannot be read | the message says which; clear when mended |
@@ -24,7 +27,7 @@ BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 
 with DAG(
     "cdc_maintain",
-    description="Purge what the state may forget",
+    description="Purge what the state may forget, tidy the warehouse",
     schedule=settings.maintain_schedule,
     start_date=settings.start_date,
     catchup=False,

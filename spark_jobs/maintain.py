@@ -4,6 +4,7 @@ Strategy: a batch of its own kind, numbered and sealed like any, so that version
 takes nothing in, and its clock is the last batch's: what has expired since is told by the next, and is not purged before. Shards are read
 through as streams, one task a shard; only records that change are written. The seal's `horizon` says how far it went, and for
 each table the newest writetime that it purged: a replay keeps to both.
+The warehouse's tables are tidied (`tidy`).
 Then what no batch starts from any more is removed: versions of shards, the generations before a TRUNCATE, and parts of segments whose
 whole files are archived. None of it has to succeed: what cannot be purged or removed is logged and stays as it is, until the next
 maintenance.
@@ -28,6 +29,8 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
+from spark_jobs.tidy import Files, tidy
+from spark_jobs.warehouse import Warehouse
 from writetime import names
 from writetime.batch.archive import sweep
 from writetime.batch.documents import Manifest, Sealed
@@ -123,6 +126,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
         for table_id, versions in base.state.items()
     }
+    tidy_warehouse(config, spark, schema, base, number)
     _carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
@@ -157,6 +161,16 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
                 place = manifest.cluster, name, versions.generation, bucket
                 uri = config.state_url(names.state_shard(*place))
                 yield Task(table_id, bucket, uri, version, names.state_lease(*place), purge_before(manifest.now, table.gc_grace_seconds))
+
+
+def tidy_warehouse(config: PipelineConfig, spark: SparkSession, schema: Schema, base: Sealed, number: int) -> None:
+    """Put files of the warehouse together, and let old snapshots go; tell what came of it."""
+    if config.catalog is None:
+        return
+    tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
+    for done in tidy(Warehouse(spark, config.catalog.name, config.warehouse), tables):
+        changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.__slots__}
+        log.info("table tidied", batch=number, table=done.name, **changed)
 
 
 class Purged(NamedTuple):

@@ -197,6 +197,12 @@ class Warehouse:
         held = ((name, self._held(name)) for name in names)
         return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
 
+    def current_of(self, table: Table) -> str | None:
+        """Name of the table that holds this life's current rows, or None if there is none."""
+        name = self._name(to_namespace(table.keyspace), to_column(table.name))
+        held = self._held(name)
+        return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
+
     def why_not(self, table: Table) -> str | None:
         """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
         namespaces = (to_namespace(table.keyspace), to_changes_namespace(table.keyspace))

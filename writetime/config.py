@@ -225,6 +225,16 @@ class WarehouseConfig(_Model):
         description="merge-on-read: a batch writes what it changes, and readers put it together. copy-on-write: a batch writes each file "
         "anew of which it changes a row.",
     )
+    compact: bool = Field(
+        default=True, description="Maintenance puts small files together and applies deletes; current rows are sorted by their key then."
+    )
+    keep_snapshots_days: float | None = Field(
+        default=7.0,
+        ge=0,
+        description="Maintenance lets snapshots go that are older, and the files that only they need; null: none. Who reads an older one, "
+        "as a query that runs for days, fails.",
+    )
+    keep_snapshots: int = Field(default=20, ge=1, description="The latest snapshots, which stay however old they are.")
 
 
 class KafkaConfig(_Model):

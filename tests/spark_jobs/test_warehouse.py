@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from threading import Event, Thread
@@ -17,10 +17,12 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from structlog.testing import capture_logs
 
 from spark_jobs.evolve import IcebergTable
 from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
+from spark_jobs.tidy import tidy
 from spark_jobs.warehouse import Fence, Warehouse, _Notes
 from tests.spark_jobs.examples import (
     COUNTS,
@@ -40,6 +42,7 @@ from tests.spark_jobs.examples import (
 from tests.spark_jobs.pipeline import Pipeline
 from writetime.batch.documents import Sealed
 from writetime.batch.plan import seal
+from writetime.config import WarehouseConfig
 from writetime.cql.names import to_column
 from writetime.cql.types import Duration
 from writetime.errors import BatchError
@@ -487,3 +490,55 @@ def _fails_once() -> Callable[..., None]:
             raise error
 
     return fail
+
+
+# --- care
+
+
+def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
+    """Small files, files of deletes and old snapshots go; a batch that is run again after that finds what it left."""
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots=2, keep_snapshots_days=1))
+    fruit = table('it\'s "fruit"', 60, {"id": "int", "line": "text", "name": "text"}, clustering=1)
+    schema = schema_of(fruit)
+    for batch in range(1, 8):
+        changed = [insert(fruit, key, {"name": f"{batch}"}, "x", timestamp=THEN + batch, schema=schema) for key in range(batch, batch + 3)]
+        write(warehouse, fruit, batch, *changed, schema=schema)
+    current, changes = warehouse.current_of(fruit), warehouse.changes_of(fruit)
+    assert current is not None
+    assert changes is not None
+
+    def held() -> tuple[list[Any], list[Any]]:
+        found = sorted((row["id"], row["name"]) for row in spark.table(current).collect())
+        return found, sorted((row["batch"], row["ordinal"]) for row in spark.table(changes).collect())
+
+    before = held()
+    assert len(before[0]) == 9
+    # Of another life nothing is touched.
+    (of_current, of_changes) = tidy(warehouse, [fruit, replace(fruit, id=UUID(int=61))], now=datetime.now(UTC) + timedelta(days=2))
+    assert (of_current.name, of_changes.name) == (current, changes)
+    assert of_current.before.data >= 7
+    assert of_current.before.deletes > 0
+    assert of_changes.before.data == 7
+    for found in (of_current, of_changes):
+        assert (found.after.data, found.after.deletes, found.after.snapshots) == (1, 0, 2)
+        assert found.after.bytes < found.before.bytes
+    assert held() == before
+    # Its rows are in one file with those of other batches by now.
+    write(warehouse, fruit, 7, insert(fruit, 7, {"name": "7"}, "x", timestamp=THEN + 7, schema=schema), schema=schema)
+    assert [row for row in held()[1] if row[0] == 7] == [(7, 1)]
+    assert held()[0] == before[0]
+    write(warehouse, fruit, 8, insert(fruit, 1, {"name": "8"}, "x", timestamp=THEN + 8, schema=schema), schema=schema)
+    assert dict(held()[0])[1] == "8"
+
+
+def test_what_cannot_be_tidied_holds_up_nothing_else(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots_days=None))
+    tables = [table(f"tidied_{number}", 62 + number, {"id": "int", "v": "text"}) for number in range(2)]
+    for of in tables:
+        write(warehouse, of, 1, insert(of, 1, {"v": "x"}, schema=schema_of(of)), schema=schema_of(of))
+    real = Warehouse.current_of
+    monkeypatch.setattr(Warehouse, "current_of", lambda self, of: "lake.shop.nowhere" if of == tables[0] else real(self, of))
+    with capture_logs() as logs:
+        done = tidy(warehouse, tables)
+    assert [found.name for found in done] == [warehouse.changes_of(tables[0]), real(warehouse, tables[1]), warehouse.changes_of(tables[1])]
+    assert [(log["event"], log["name"]) for log in logs] == [("table not tidied", "lake.shop.nowhere")]

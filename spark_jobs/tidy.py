@@ -1,0 +1,113 @@
+"""Care of the warehouse's tables, in maintenance: small files put together, deletes applied, old snapshots let go.
+
+Strategy: Iceberg's own procedures do the work. It is done within the batch of maintenance, before the seal, so that no ingest commits
+meanwhile: what it merges into would be gone. Current rows are sorted by their key as they are rewritten, so that a merge, or a reader
+with a key, opens few files; changes stay by day. Each table is counted before and after. What fails is logged and left for the next time:
+a table is right with many files, too.
+
+Knows Iceberg's procedures and which tables are ours; no batch and no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.evolve import quoted
+from spark_jobs.warehouse import Warehouse
+from writetime.config import WarehouseConfig
+from writetime.cql.names import to_column
+from writetime.schema.model import Table
+
+log = structlog.get_logger()
+
+MANY_DELETES = 2
+"""Files of deletes that a data file may have before it is written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A table as it lies: data files with their bytes, files of deletes, snapshots."""
+
+    data: int
+    bytes: int
+    deletes: int
+    snapshots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tidied:
+    """A table by its name, before and after."""
+
+    name: str
+    before: Files
+    after: Files
+
+
+def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
+    """Tidy the current rows and the changes of the tables, as far as these exist and the layout says; what came of it."""
+    layout, found = warehouse.layout, []
+    for table, name, order in _places(warehouse, tables):
+        try:
+            before = count(warehouse.spark, name)
+            if layout.compact:
+                _compact(warehouse.spark, name, order)
+            if layout.keep_snapshots_days is not None:
+                _expire(warehouse.spark, name, layout, now or datetime.now(UTC))
+            found.append(Tidied(name, before, count(warehouse.spark, name)))
+        except (PySparkException, Py4JError) as error:
+            # It says most of why in its first line.
+            log.warning("table not tidied", table=table.label, name=name, error=str(error).strip().partition("\n")[0])
+    return found
+
+
+def count(spark: SparkSession, name: str) -> Files:
+    """What the table lies in now."""
+    files = spark.table(f"{name}.files")
+    holds_rows, bytes_of_all = F.col("content") == 0, F.coalesce(F.sum("file_size_in_bytes"), F.lit(0))
+    ((data, size, deletes),) = files.agg(F.count_if(holds_rows), bytes_of_all, F.count_if(~holds_rows)).collect()
+    return Files(data, size, deletes, spark.table(f"{name}.snapshots").count())
+
+
+def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[Table, str, str | None]]:
+    """Names of the tables that there are, and by what their rows are sorted; None: as they come."""
+    for table in tables:
+        if (name := warehouse.current_of(table)) is not None:
+            keys = [column.name for column in (*table.partition_key, *table.clustering)]
+            yield table, name, ", ".join(f"{quoted(to_column(key))} ASC NULLS FIRST" for key in keys)
+        if (name := warehouse.changes_of(table)) is not None:
+            yield table, name, None
+
+
+def _compact(spark: SparkSession, name: str, order: str | None) -> None:
+    catalog, table = _split(name)
+    how = f"strategy => 'sort', sort_order => '{_text(order)}'" if order else "strategy => 'binpack'"
+    options = f"map('delete-file-threshold', '{MANY_DELETES}', 'remove-dangling-deletes', 'true')"
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', {how}, options => {options})").collect()
+
+
+def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime) -> None:
+    catalog, table = _split(name)
+    before = now - timedelta(days=layout.keep_snapshots_days or 0)
+    moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    spark.sql(
+        f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', "
+        f"retain_last => {layout.keep_snapshots}, stream_results => true)"
+    ).collect()
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Catalog and table, the latter for a text."""
+    catalog, _, table = name.partition(".")
+    return catalog, _text(table)
+
+
+def _text(sql: str) -> str:
+    return sql.replace("\\", "\\\\").replace("'", "\\'")
