@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 def play(seed: int, kills: int, rule: str | None = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
-        pieces = PIECES_OF_SABOTAGE if rule is not None else max(2, kills // 12)
+        pieces = PIECES_OF_SABOTAGE if rule is not None else max(2, kills // 6)
         return Kills(Path(folder), seed, kills, rule=rule, pieces=pieces).play()
 
 

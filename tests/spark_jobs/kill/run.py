@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
 from random import Random
@@ -37,7 +37,8 @@ from tools.console import say
 from tools.services.kafka import Kafka
 from writetime import envelope
 from writetime.batch.archive import archive
-from writetime.batch.plan import plan_ingest, read_sealed
+from writetime.batch.documents import Manifest, Sealed
+from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
 from writetime.config import PipelineConfig
 from writetime.cql.names import to_changes_namespace, to_column
 
@@ -93,11 +94,16 @@ class Kills(Orders):
         with self.kafka:
             self._configure()
             pieces = list(self._pieces(self.random))
+            hours = [piece.sealed_at.replace(minute=0, second=0, microsecond=0) for piece in pieces]
+            self._hours = min(hours), max(hours) + timedelta(hours=1)
             self.random.shuffle(pieces)
             while pieces:
-                self._take_in([pieces.pop() for _ in range(min(len(pieces), self.random.randint(1, 3)))])
+                self._bring_in([pieces.pop() for _ in range(min(len(pieces), self.random.randint(1, 3)))])
                 if self.random.random() < 0.7:
                     self._run("publish")
+            while self.result.kills.total() < self.wanted:
+                self._replay_all()
+                self._run("publish")
             self._run("publish")
             self._compare_topics()
         order = Order(self.result.seed)
@@ -120,11 +126,20 @@ class Kills(Orders):
 
     # --- jobs ------------------------------------------------------------------------------------------------------------------------
 
-    def _take_in(self, pieces: Sequence[Piece]) -> None:
+    def _bring_in(self, pieces: Sequence[Piece]) -> None:
         store, cluster = self.pipeline.store, self.pipeline.cluster
         for piece in pieces:
             store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
-        manifest = plan_ingest(store, cluster, now=datetime.now(UTC))
+        self._batch(plan_ingest(store, cluster, now=datetime.now(UTC)))
+
+    def _replay_all(self) -> None:
+        """The archive once more: nothing is new, however often it is tried."""
+        store, cluster = self.pipeline.store, self.pipeline.cluster
+        told = self._batch(plan_replay(store, cluster, start=self._hours[0], end=self._hours[1], now=datetime.now(UTC))).events
+        self.result.problems += [f"a replay told of {told} events"] if told else []
+
+    def _batch(self, manifest: Manifest | None) -> Sealed:
+        store, cluster = self.pipeline.store, self.pipeline.cluster
         assert manifest is not None
         self._run("ingest", str(manifest.number))
         sealed = read_sealed(store, cluster, manifest.number)
@@ -134,6 +149,7 @@ class Kills(Orders):
         ]
         archive(store, cluster, sealed.number)
         self.result.batches += 1
+        return sealed
 
     def _run(self, job: str, *arguments: str) -> None:
         """Start a job until one of it has come to its end."""
