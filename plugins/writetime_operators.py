@@ -82,7 +82,8 @@ class PlanBatchOperator(BaseOperator):
             raise failure(error) from error
         if released:
             self.log.info("the schema that these waited for is there: %s", ", ".join(released))
-        manifest = planned(plan_ingest, "nothing has come in, and nothing captured has expired")
+        plan = partial(plan_ingest, max_segments=config.segments_per_batch)
+        manifest = planned(plan, "nothing has come in, and nothing captured has expired")
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
 

@@ -476,6 +476,12 @@ class PipelineConfig(_Model):
     airflow: AirflowConfig = AirflowConfig()
     node: NodeConfig | None = Field(default=None, description="Needed by the shipper only.")
     buckets: int = Field(default=1, ge=1, le=4096, description="State shards of a table that is new.")
+    segments_per_batch: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Segments that a batch takes in at most, the oldest first: how much of an outage's backlog Spark gets to do at once.",
+    )
 
     def state_url(self, name: str) -> str:
         """Where what `names` calls so lies, of the state."""

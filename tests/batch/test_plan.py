@@ -105,6 +105,16 @@ def test_a_manifest_pins_segments_oldest_first(store: LocalStore) -> None:
     assert (manifest.segments[0].generation, manifest.segments[0].crc32c) == (info.generation, info.crc32c)
 
 
+def test_a_backlog_is_worked_off_from_its_old_end(store: LocalStore) -> None:
+    shipped = [ship(store, number, sealed_at=NOW - timedelta(hours=number)) for number in range(1, 6)]
+    taken = []
+    while (manifest := plan_ingest(store, CLUSTER, now=NOW, max_segments=2)) is not None:
+        taken.append([segment.object for segment in manifest.segments])
+        seal(store, manifest)
+    oldest = list(reversed(shipped))
+    assert taken == [oldest[:2], oldest[2:4], oldest[4:]]
+
+
 def test_foreign_objects_are_left_alone(store: LocalStore) -> None:
     store.put(names.incoming_prefix(CLUSTER) + "dc1/node/README.txt", b"hello")
     assert plan(store) is None
