@@ -43,7 +43,7 @@ with DAG(
 ):
     plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")
     ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[settings.outbox])
-    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
+    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[settings.tables])
     failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
     segment = SegmentOperator.partial(
         task_id="segment", retries=0, map_index_template="{{ segment }}", doc_md="Red: this file needs a person. See the runbook."

@@ -45,5 +45,5 @@ with DAG(
         retry_delay=timedelta(seconds=15),
     )
     ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[settings.outbox])
-    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
+    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[settings.tables])
     plan >> ingest >> archive

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseOperator, BaseOperatorLink, Context
+from airflow.sdk import AssetAlias, BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from writetime_page import address
+from writetime_settings import table_asset
 
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
@@ -174,7 +175,8 @@ class BatchLink(BaseOperatorLink):
 
 
 class ArchiveBatchOperator(BaseOperator):
-    """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object."""
+    """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object. An asset alias among its
+    outlets gets an asset for each table that has changed: a hint, for DAGs that start on it; the seal is what counts."""
 
     template_fields: Sequence[str] = ("batch",)
     operator_extra_links = (BatchLink(),)
@@ -186,9 +188,15 @@ class ArchiveBatchOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, str]:
         config, store = pipeline()
         try:
-            return dict(archive(store, config.cluster.name, int(self.batch)))
+            moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))
+            sealed = read_sealed(store, config.cluster.name, int(self.batch))
         except WritetimeError as error:
             raise failure(error) from error
+        changed = {account.table.partition("@")[0]: account.events for account in sealed.accounting if account.events} if sealed else {}
+        for alias in (outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)):
+            for table, events in changed.items():
+                context["outlet_events"][alias].add(table_asset(config.pipeline, table), extra={"batch": int(self.batch), "events": events})
+        return moved
 
 
 class FailedSegmentsOperator(BaseOperator):

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
+from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
 
 from writetime.config import AirflowConfig, load
 
@@ -24,6 +24,7 @@ class Settings:
     audit_schedule: str | None
     publish_schedule: AssetOrTimeSchedule | list[Asset]
     outbox: Asset
+    tables: AssetAlias
     start_date: datetime = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -44,7 +45,13 @@ def read_settings() -> Settings:
         audit_schedule=airflow.audit_schedule,
         publish_schedule=publish_schedule(outbox, airflow.publish_fallback),
         outbox=outbox,
+        tables=AssetAlias(f"writetime_tables_{pipeline}"),
     )
+
+
+def table_asset(pipeline: str, table: str) -> Asset:
+    """What stands for the rows of a table (`keyspace.table`, whose names are letters, digits and `_`) that a pipeline keeps."""
+    return Asset(uri=f"writetime://{pipeline}/{table.replace('.', '/')}")
 
 
 def publish_schedule(outbox: Asset, fallback: str | None) -> AssetOrTimeSchedule | list[Asset]:

@@ -135,6 +135,11 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     first = story.sealed()
     assert first.held == [name]
 
+    # DAGs of others may start on a table.
+    changed = {f"writetime://demo/{account.table.replace('.', '/')}": account.events for account in first.accounting if account.events}
+    told = {event["uri"]: event["extra"] for event in story.api.asset_events() if not event["uri"].endswith("/outbox")}
+    assert {uri: (extra["batch"], extra["events"]) for uri, extra in told.items()} == {uri: (1, events) for uri, events in changed.items()}
+
     # The two other replicas held the damaged mutation: nothing is missing.
     demo.wait_until_published(story.store, story.cluster)
     assert story.verify().good, story.verify().problems

@@ -83,6 +83,10 @@ class AirflowApi:
         path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
         return self._call("GET", f"{path}?map_index={map_index}&deserialize=true")["value"]
 
+    def asset_events(self) -> list[dict[str, Any]]:
+        """What was told of assets, with `uri` and `extra`."""
+        return list(self._call("GET", "/api/v2/assets/events?limit=100")["asset_events"])
+
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
         """The log of one try of a task, one event per line."""
         path = f"{self._run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
