@@ -159,8 +159,7 @@ class Batch:
         self._note_problems(surveyed, folded)
         # Read twice for every table.
         events = self._typed_events(folded, schema, captured).persist()
-        # Made now, in all tasks at once: what is written of them goes through few.
-        events.count()
+        self._account_events(events, schema, captured)
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._commit_current(events, schema, captured)
@@ -352,12 +351,15 @@ class Batch:
         if (came_in := total(accounting).updates_in) != scanned:
             wrong.append(f"{scanned} were scanned, {came_in} were routed")
         if wrong:
-            raise AccountingMismatch(
-                "; ".join(wrong),
-                operation="account for a batch",
-                obj=str(self.manifest.number),
-                hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
-            )
+            raise self._mismatch(wrong)
+
+    def _mismatch(self, wrong: list[str]) -> AccountingMismatch:
+        return AccountingMismatch(
+            "; ".join(wrong),
+            operation="account for a batch",
+            obj=str(self.manifest.number),
+            hint="Nothing was committed. This is a defect of writetime: keep the batch and report it.",
+        )
 
     def _account_shards(self, folded: DataFrame) -> list[str]:
         """Take over what the shards have counted; what is wrong with it."""
@@ -476,6 +478,21 @@ class Batch:
         events = folded.filter(F.col("kind") == EVENTS).select("state")
         made = events.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
         return made.unionByName(self.spark.createDataFrame(of_tables, schema=from_arrow_schema(TYPED)))
+
+    def _account_events(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
+        """Hold the events that are told to what the shards have counted; AccountingMismatch if these are others. What a filter hides is not
+        told, and goes from the account. Makes them: in all tasks at once, while what is written of them goes through few."""
+        made = events.groupBy("table_id").agg(F.count("ordinal").alias("n")).collect()
+        told = {bytes(row.table_id): row.n for row in made}
+        wrong = []
+        for table in captured:
+            number, counted = told.get(table.id.bytes, 0), self.accounts.get(table.label, {}).get("events", 0)
+            if number < counted and self.config.columns.rules.of(table, schema.types).filter is not None:
+                self.accounts[table.label]["events"] = number
+            elif number != counted:
+                wrong.append(f"{table.label}: {number} events are told, {counted} were counted")
+        if wrong:
+            raise self._mismatch(wrong)
 
     def _truncation(self, schema: Schema, table: Table) -> dict[str, Any]:
         truncate = local.last_truncate(self.local, table.id)

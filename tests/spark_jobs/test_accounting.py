@@ -48,16 +48,27 @@ def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([batch, batch])
 
 
+def altered_events(make: Any, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Any:
+    """The stage that types events, each batch of which is changed."""
+    return lambda plan: lambda batches: map(change, make(plan)(batches))
+
+
 def test_a_batch_that_does_not_balance_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring.create(tmp_path, "a", "b")
     ring.write(insert(1, 1, 1, name=1))
     ring.write(delete_partition(2, 2))
     ring.finish_and_ship(10)
     manifest = ring.plan(100)
-    defects = [("router", "update", without("update")), ("exploder", "item", without("item")), ("joiner", "account", doubled)]
-    for stage, kind, change in defects:
+    defects = [
+        ("router", altered(ingest.router, "update", without("update"))),
+        ("exploder", altered(ingest.exploder, "item", without("item"))),
+        ("joiner", altered(ingest.joiner, "account", doubled)),
+        ("typed", altered_events(ingest.typed, lambda batch: batch.slice(1))),
+        ("typed", altered_events(ingest.typed, doubled)),
+    ]
+    for stage, defective in defects:
         with monkeypatch.context() as patch:
-            patch.setattr(ingest, stage, altered(getattr(ingest, stage), kind, change))
+            patch.setattr(ingest, stage, defective)
             with pytest.raises(AccountingMismatch, match="Nothing was committed"):
                 ingest.run(ring.config, manifest.number)
         assert read_sealed(ring.store, CLUSTER, manifest.number) is None
