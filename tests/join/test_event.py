@@ -101,7 +101,7 @@ def test_events_tell_created_updated_and_deleted() -> None:
         "key": key, "before": second, "after": None, "op": "d", "changed": ["a"],
         "writetime": {}, "expires_at": {}, "ts_micro": 3, "reason": "row_delete",
     }  # fmt: skip
-    assert [operation(change) for change in changes] == ["c", "u", "d"]
+    assert [operation(change.before, change.after) for change in changes] == ["c", "u", "d"]
 
 
 def test_a_composite_key_is_split() -> None:

@@ -17,7 +17,7 @@ from writetime.join.counters import Shard, ShardKind, encode_context
 from writetime.join.flat import Engine
 from writetime.join.partition import max_timestamp
 from writetime.join.reconcile import Policy, merge_rows, settle_row
-from writetime.join.view import visible
+from writetime.join.view import by_column, visible
 from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, Cell, DeletionTime, Liveness, PartitionUpdate, Row
 
 ENGINES: tuple[Engine, ...] = ("python", "numba")
@@ -73,6 +73,21 @@ def test_a_row_comes_back_sorted(row: Row) -> None:
     assert sorted(map(repr, back.cells)) == sorted(map(repr, row.cells))
     assert (back.clustering, back.liveness, back.deletion) == (row.clustering, row.liveness, row.deletion)
     assert back.complex_deletions == row.complex_deletions
+
+
+@given(any_row, st.integers(0, 400))
+def test_what_shows_is_read_as_decoding_reads_it(row: Row, now: int) -> None:
+    live = flat.live(flat.encode(settle_row(row)), now)
+    if live == flat.NOTHING:
+        return
+    decoded = flat.decode(live)
+    assert flat.shown(live) == (decoded.clustering, by_column(decoded.cells))
+
+
+def test_what_does_not_show_is_no_shown_row() -> None:
+    for row in (Row((), liveness=Liveness(1)), Row((), deletion=DeletionTime(1, 1)), Row((), complex_deletions={"m": DeletionTime(1, 1)})):
+        with pytest.raises(MalformedMutation, match="more than live cells"):
+            flat.shown(flat.encode(row))
 
 
 @given(pairs)

@@ -17,12 +17,11 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from writetime.commitlog.vint import read_unsigned, write_unsigned
 from writetime.cql.native import EMPTY, NATIVE, CqlType, Duration, Empty, NativeType, timeuuid_key, uuid_key
 from writetime.errors import DecodeError, SchemaError
-from writetime.model import Cell
 from writetime.schema.model import UserType
 
 __all__ = [
@@ -460,7 +459,17 @@ class _Parser:
 # --- cells to one value -----------------------------------------------------------------------------------------------------------
 
 
-def assemble(column_type: CqlType, cells: Sequence[Cell]) -> Any:
+class Held(Protocol):
+    """A live cell: the bytes of its value, and of the key of an element."""
+
+    @property
+    def value(self) -> bytes: ...
+
+    @property
+    def path(self) -> bytes | None: ...
+
+
+def assemble(column_type: CqlType, cells: Sequence[Held]) -> Any:
     """The column's Python value from its live cells (in any order): None if there are none.
 
     List elements come in the order of their timeuuids, set elements and map entries in the order of their type; a user type has all its
@@ -484,6 +493,6 @@ def assemble(column_type: CqlType, cells: Sequence[Cell]) -> Any:
     return [(first.decode(path), last.decode(value)) for path, value in ordered]
 
 
-def _assemble_udt(column_type: UdtType, cells: Sequence[Cell]) -> dict[str, Any]:
+def _assemble_udt(column_type: UdtType, cells: Sequence[Held]) -> dict[str, Any]:
     values = {int.from_bytes(cell.path or b"", "big"): cell.value for cell in cells}
     return {name: _part(kind, values.get(index)) for index, (name, kind) in enumerate(column_type.known_fields.items())}

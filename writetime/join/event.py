@@ -16,11 +16,12 @@ from writetime.errors import MalformedMutation
 from writetime.join.counters import total
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.join.partition import RowChange
-from writetime.join.view import VisibleRow
-from writetime.model import NO_TTL, Cell
+from writetime.join.view import ByColumn, ShownCell, VisibleRow, by_column
 from writetime.schema.model import Column, Table, UserType
 
 Op = Literal["c", "u", "d"]
+Cells = tuple[ByColumn, ByColumn]
+"""Static and regular cells of a row that shows."""
 Fact = tuple[int, int | None]
 """Writetime (µs) and second of expiry (None: never) of a column's value."""
 
@@ -31,7 +32,7 @@ class _Typed:
     type: CqlType
     counter: bool
 
-    def value(self, cells: Sequence[Cell]) -> Any:
+    def value(self, cells: Sequence[ShownCell]) -> Any:
         if self.counter:
             return total(cells[0].value) if cells else None
         return assemble(self.type, cells)
@@ -53,27 +54,41 @@ class TableView:
         self._columns = self._statics + self._regulars
 
     def event(self, partition_key: bytes, change: RowChange) -> dict[str, Any]:
-        """The change as plain values: `key`, `before`, `after` (rows by column name, or None), `op`, `changed` (column names), `writetime`
-        (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`."""
-        key = self.key_values(partition_key, change.clustering)
-        before, after = self._cells(change.before), self._cells(change.after)
-        facts = self._facts(after)
+        """The change as plain values, as `told` gives it."""
+        before, after = _of(change.before), _of(change.after)
+        return self.told(partition_key, change.clustering, before, after, ts_micro=change.ts_micro, reason=change.reason)
+
+    def told(
+        self,
+        partition_key: bytes,
+        clustering: Clustering | None,
+        before: Cells | None,
+        after: Cells | None,
+        *,
+        ts_micro: int,
+        reason: str | None,
+    ) -> dict[str, Any]:
+        """What became of a row as plain values: `key`, `before`, `after` (rows by column name, or None), `op`, `changed` (column names),
+        `writetime` (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`."""
+        key = self.key_values(partition_key, clustering)
+        old, new = self._cells(before), self._cells(after)
+        facts = self._facts(new)
         return {
             "key": key,
-            "before": None if change.before is None else key | self._values(before),
-            "after": None if change.after is None else key | self._values(after),
-            "op": operation(change),
-            "changed": self._changed(before, after),
+            "before": None if before is None else key | self._values(old),
+            "after": None if after is None else key | self._values(new),
+            "op": operation(before, after),
+            "changed": self._changed(old, new),
             "writetime": {name: timestamp for name, (timestamp, _) in facts.items()},
             "expires_at": {name: expiry for name, (_, expiry) in facts.items() if expiry is not None},
-            "ts_micro": change.ts_micro,
-            "reason": change.reason,
+            "ts_micro": ts_micro,
+            "reason": reason,
         }
 
     def row_values(self, partition_key: bytes, row: VisibleRow) -> dict[str, Any]:
         """All columns by name, keys first, then static, then regular ones; None where there is no value; counters as their sums."""
         key = self.key_values(partition_key, row.clustering)
-        return key | self._values(self._cells(row))
+        return key | self._values(self._cells(_of(row)))
 
     def key_values(self, partition_key: bytes, clustering: Clustering | None) -> dict[str, Any]:
         """The primary key's columns by name; the clustering ones are None for static content that stands alone."""
@@ -87,43 +102,46 @@ class TableView:
     def cell_facts(self, row: VisibleRow | None) -> dict[str, Fact]:
         """Writetime and expiry of each column that has a value. Of the elements of a collection or user type: the latest writetime, and
         the earliest expiry, which is when the value changes next."""
-        return self._facts(self._cells(row))
+        return self._facts(self._cells(_of(row)))
 
     def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:
         """Names of the static and regular columns whose value differs, in the order of `row_values`. A value that was written again is
         not changed; neither is a list that was replaced by an equal one."""
-        return tuple(self._changed(self._cells(before), self._cells(after)))
+        return tuple(self._changed(self._cells(_of(before)), self._cells(_of(after))))
 
-    def _cells(self, row: VisibleRow | None) -> list[Sequence[Cell]]:
+    def _cells(self, row: Cells | None) -> list[Sequence[ShownCell]]:
         """A row's cells by static and regular column, in the order of `_columns`."""
-        static_cells, cells = ((), ()) if row is None else (row.static_cells, row.cells)
-        statics, regulars = _by_column(static_cells), _by_column(cells)
+        statics, regulars = row or ({}, {})
         groups = (self._statics, statics), (self._regulars, regulars)
         return [by_name.get(column.name, ()) for columns, by_name in groups for column in columns]
 
-    def _values(self, cells: list[Sequence[Cell]]) -> dict[str, Any]:
+    def _values(self, cells: list[Sequence[ShownCell]]) -> dict[str, Any]:
         return {column.name: column.value(mine) if mine else None for column, mine in zip(self._columns, cells, strict=True)}
 
-    def _facts(self, cells: list[Sequence[Cell]]) -> dict[str, Fact]:
+    def _facts(self, cells: list[Sequence[ShownCell]]) -> dict[str, Fact]:
         return {column.name: _fact(mine) for column, mine in zip(self._columns, cells, strict=True) if mine}
 
-    def _changed(self, before: list[Sequence[Cell]], after: list[Sequence[Cell]]) -> list[str]:
+    def _changed(self, before: list[Sequence[ShownCell]], after: list[Sequence[ShownCell]]) -> list[str]:
         each = zip(self._columns, before, after, strict=True)
         return [column.name for column, old, new in each if (old or new) and _differ(column, old, new)]
 
 
-def _fact(cells: Sequence[Cell]) -> Fact:
+def _of(row: VisibleRow | None) -> Cells | None:
+    return None if row is None else (by_column(row.static_cells), by_column(row.cells))
+
+
+def _fact(cells: Sequence[ShownCell]) -> Fact:
     if len(cells) == 1:
-        return cells[0].timestamp, cells[0].local_deletion_time if cells[0].ttl != NO_TTL else None
-    expiries = [cell.local_deletion_time for cell in cells if cell.ttl != NO_TTL]
+        return cells[0].timestamp, cells[0].expires_at
+    expiries = [cell.expires_at for cell in cells if cell.expires_at is not None]
     return max(cell.timestamp for cell in cells), min(expiries, default=None)
 
 
-def operation(change: RowChange) -> Op:
+def operation(before: object | None, after: object | None) -> Op:
     """Created, updated or deleted, by what shows before and after."""
-    if change.before is None:
+    if before is None:
         return "c"
-    return "u" if change.after is not None else "d"
+    return "u" if after is not None else "d"
 
 
 def split_partition_key(key: bytes, columns: int) -> list[bytes]:
@@ -146,17 +164,7 @@ def split_partition_key(key: bytes, columns: int) -> list[bytes]:
     return parts
 
 
-def _by_column(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    columns: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.column in columns:
-            columns[cell.column].append(cell)
-        else:
-            columns[cell.column] = [cell]
-    return columns
-
-
-def _differ(column: _Typed, old: Sequence[Cell], new: Sequence[Cell]) -> bool:
+def _differ(column: _Typed, old: Sequence[ShownCell], new: Sequence[ShownCell]) -> bool:
     # Equal values may differ in bytes where these hold more than the value: element ids of lists, shards of counters.
     if column.counter or column.type.multicell:
         same = [(cell.path, cell.value) for cell in old] == [(cell.path, cell.value) for cell in new]

@@ -37,7 +37,7 @@ from writetime.commitlog.mutation import column_name
 from writetime.commitlog.vint import as_int64, read_signed, read_unsigned, write_signed, write_unsigned
 from writetime.errors import MalformedMutation
 from writetime.join.reconcile import POLICY, Policy, merge_rows
-from writetime.join.view import is_live, live_cells
+from writetime.join.view import ByColumn, ShownCell, is_live, live_cells
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, Cell, DeletionTime, Liveness, Row
 
 Engine = Literal["auto", "python", "numba"]
@@ -67,6 +67,7 @@ SAME_MORTAL: Final = 64
 
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 _IMMORTAL: Final = NO_TTL, NO_DELETION_TIME
+_NO_CELLS: Final[list[ShownCell]] = []
 _LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE, _COMPLEX_DELETION, _ELEMENT = map(int, Kind)
 _column: Final = cache(column_name)
 """Names of columns are few, and come again with every cell."""
@@ -101,6 +102,33 @@ def encode(row: Row) -> bytes:
 def decode(flat: bytes) -> Row:
     """The row of a flat row that is not `b""`. Raises MalformedMutation."""
     return _Reader(flat).row()
+
+
+def shown(flat: bytes) -> tuple[tuple[bytes | None, ...] | None, ByColumn]:
+    """Clustering and cells, by column, of a flat row that is not `b""` and holds nothing else than live cells, as `live` gives it: what
+    `decode` gives, with less ado. Raises MalformedMutation."""
+    reader = _Reader(flat)
+    clustering = reader.clustering()
+    columns: dict[str, list[ShownCell]] = {}
+    timestamp, mortal, cells = 0, None, _NO_CELLS
+    buf, pos, end = reader.buf, reader.pos, len(reader.buf)
+    while pos < end:
+        flags = buf[pos]
+        reader.pos = pos + 1
+        if flags & KIND not in (_SIMPLE, _ELEMENT):
+            raise reader.malformed("it holds more than live cells")
+        if not flags & SAME_TIMESTAMP:
+            difference, reader.pos = read_signed(buf, reader.pos)
+            timestamp = as_int64(timestamp + difference)
+        if flags & MORTAL:
+            ttl, time = reader.number(), reader.number()
+            mortal = None if ttl == NO_TTL else time
+        if not flags & SAME_COLUMN:
+            cells = columns.setdefault(_column(reader.blob()), [])
+        path = reader.blob() if flags & KIND == _ELEMENT else None
+        cells.append(ShownCell(reader.blob(), path, timestamp, mortal if flags & (MORTAL | SAME_MORTAL) else None))
+        pos = reader.pos
+    return clustering, columns
 
 
 def _name(column: str) -> bytes:

@@ -11,10 +11,10 @@ Sources: Cassandra 4.0-5.0, db/rows/AbstractCell.isLive, db/rows/BTreeRow.hasLiv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TTL, Cell, Liveness, Row
 
@@ -31,6 +31,31 @@ class VisibleRow:
     clustering: tuple[bytes | None, ...] | None
     cells: tuple[Cell, ...]
     static_cells: tuple[Cell, ...] = ()
+
+
+class ShownCell(NamedTuple):
+    """What there is to tell of a live cell: its value, the key of an element (None: a simple column), its writetime (µs), and the second at
+    which it expires (None: never)."""
+
+    value: bytes
+    path: bytes | None
+    timestamp: int
+    expires_at: int | None
+
+    @classmethod
+    def of(cls, cell: Cell) -> Self:
+        return cls(cell.value, cell.path, cell.timestamp, cell.local_deletion_time if cell.ttl != NO_TTL else None)
+
+
+ByColumn = Mapping[str, Sequence[ShownCell]]
+
+
+def by_column(cells: Iterable[Cell]) -> ByColumn:
+    """Live cells by the name of their column."""
+    columns: dict[str, list[ShownCell]] = {}
+    for cell in cells:
+        columns.setdefault(cell.column, []).append(ShownCell.of(cell))
+    return columns
 
 
 def is_live_cell(cell: Cell, now: int) -> bool:
