@@ -23,8 +23,7 @@ from writetime.columns import Rules
 from writetime.commitlog.mutation import decode_update
 from writetime.cql.names import to_column
 from writetime.join import flat
-from writetime.join.event import Cells, TableView
-from writetime.join.order import Clustering
+from writetime.join.event import Shown, TableView
 from writetime.schema.model import Schema, Table
 
 TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("last", pa.bool_()), ("payload", pa.binary())])
@@ -94,9 +93,8 @@ class TypedEvents:
         return self._deletion(row) if row["kind"] == "deletion" else self._row(row)
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
-        (was, before), (is_, after) = _shown(row["before"], row["static_before"]), _shown(row["after"], row["static_after"])
-        clustering = is_ if before is None else was
-        event = self.view.told(row["pk"], clustering, before, after, ts_micro=row["ts"], reason=row["reason"])
+        before, after = _shown(row["before"], row["static_before"]), _shown(row["after"], row["static_after"])
+        event = self.view.told(row["pk"], before, after, ts_micro=row["ts"], reason=row["reason"])
         if row["copies"] and after is not None and all(copy["segment"] in self.plan.read for copy in row["copies"]):
             event |= {"reason": SNAPSHOT, "op": READ if before is None else event["op"]}
         if self._filters:
@@ -150,9 +148,9 @@ def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:
     return replace(table, columns={**table.columns, **known})
 
 
-def _shown(row: bytes, static: bytes) -> tuple[Clustering | None, Cells | None]:
-    """Clustering and cells of what shows; nothing of a row that does not."""
+def _shown(row: bytes, static: bytes) -> Shown | None:
+    """What shows of a row; None of one that does not."""
     if not row:
-        return None, None
+        return None
     clustering, cells = flat.shown(row)
     return clustering, (flat.shown(static)[1] if static else {}, cells)

@@ -640,19 +640,22 @@ def _current_rows(columns: pa.Schema, facts: Facts, fence: Fence | None, batch: 
             fence.check(batch)
         for record_batch in batches:
             events = [(row["last"], _unpacked(row["payload"])) for row in record_batch.select(["last", "payload"]).to_pylist()]
-            yield from _slices([_current_row(event, facts) for last, event in events if last or _takes_a_row(event)], columns)
+            yield from _slices([row for last, event in events for row in _rows_of(event, facts, last=last)], columns)
 
     return rows
 
 
-def _takes_a_row(event: dict[str, Any]) -> bool:
-    """A deletion that stands for many rows has none of its own before."""
-    return event["before"] is not None and event["after"] is None
-
-
-def _current_row(event: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    row = event["key"] if event["after"] is None else event["after"]
-    return {**row, WRITETIME: _facts(event["writetime"], facts), EXPIRES_AT: _facts(event["expires_at"], facts), OP: event["op"]}
+def _rows_of(event: dict[str, Any], facts: Facts, *, last: bool) -> Iterator[dict[str, Any]]:
+    """What an event does to current rows: the last one of a row in the batch leaves one there, and each may take one away, of which a key
+    that is spelled otherwise by now is one. A deletion that stands for many rows has none of its own."""
+    before, after, key = event["before"], event["after"], event["key"]
+    nothing = {WRITETIME: _facts({}, facts), EXPIRES_AT: _facts({}, facts), OP: "d"}
+    if before is not None and (after is None or any(before[name] != value for name, value in key.items())):
+        yield {**{name: before[name] for name in key}, **nothing}
+    elif last and after is None:
+        yield {**key, **nothing}
+    if last and after is not None:
+        yield {**after, WRITETIME: _facts(event["writetime"], facts), EXPIRES_AT: _facts(event["expires_at"], facts), OP: event["op"]}
 
 
 def _facts(found: Mapping[str, int], facts: Facts) -> Any:

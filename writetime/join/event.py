@@ -22,6 +22,8 @@ from writetime.schema.model import Column, Table, UserType
 Op = Literal["c", "u", "d"]
 Cells = tuple[ByColumn, ByColumn]
 """Static and regular cells of a row that shows."""
+Shown = tuple[Clustering | None, Cells]
+"""A row that shows: its clustering (None: static content that stands alone), and its cells."""
 Fact = tuple[int, int | None]
 """Writetime (µs) and second of expiry (None: never) of a column's value."""
 
@@ -55,27 +57,23 @@ class TableView:
 
     def event(self, partition_key: bytes, change: RowChange) -> dict[str, Any]:
         """The change as plain values, as `told` gives it."""
-        before, after = _of(change.before), _of(change.after)
-        return self.told(partition_key, change.clustering, before, after, ts_micro=change.ts_micro, reason=change.reason)
+        return self.told(partition_key, _shown(change.before), _shown(change.after), ts_micro=change.ts_micro, reason=change.reason)
 
-    def told(
-        self,
-        partition_key: bytes,
-        clustering: Clustering | None,
-        before: Cells | None,
-        after: Cells | None,
-        *,
-        ts_micro: int,
-        reason: str | None,
-    ) -> dict[str, Any]:
-        """What became of a row as plain values: `key`, `before`, `after` (rows by column name, or None), `op`, `changed` (column names),
-        `writetime` (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`."""
-        key = self.key_values(partition_key, clustering)
-        old, new = self._cells(before), self._cells(after)
+    def told(self, partition_key: bytes, before: Shown | None, after: Shown | None, *, ts_micro: int, reason: str | None) -> dict[str, Any]:
+        """What became of a row, of which at least one of both is there, as plain values: `key`, `before`, `after` (rows by column name, or
+        None), `op`, `changed` (column names), `writetime` (µs) and `expires_at` (s) of what is in `after`, by column, `ts_micro`, `reason`.
+
+        The key is the one that the row has now. It may have had another before, spelled otherwise (decimals 1.0 and 1.00 are one key to
+        Cassandra): one update can delete a row and write it again."""
+        last = after or before
+        assert last is not None
+        key = self.key_values(partition_key, last[0])
+        old_key = key if before is None or before[0] == last[0] else self.key_values(partition_key, before[0])
+        old, new = self._cells(before and before[1]), self._cells(after and after[1])
         facts = self._facts(new)
         return {
             "key": key,
-            "before": None if before is None else key | self._values(old),
+            "before": None if before is None else old_key | self._values(old),
             "after": None if after is None else key | self._values(new),
             "op": operation(before, after),
             "changed": self._changed(old, new),
@@ -128,6 +126,10 @@ class TableView:
 
 def _of(row: VisibleRow | None) -> Cells | None:
     return None if row is None else (by_column(row.static_cells), by_column(row.cells))
+
+
+def _shown(row: VisibleRow | None) -> Shown | None:
+    return None if row is None else (row.clustering, (by_column(row.static_cells), by_column(row.cells)))
 
 
 def _fact(cells: Sequence[ShownCell]) -> Fact:

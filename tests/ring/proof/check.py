@@ -14,7 +14,7 @@ rows        every table that is compared has had rows
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -191,14 +191,14 @@ def check_batch(sealed: Sealed, updates: int | None, where: str) -> Iterator[Mis
 
 
 def check_rows_seen(answers: Iterable[Answer], where: str) -> Iterator[Mismatch]:
-    """A table that was empty at every quiet point has proved nothing. At a single one, in a short run, a table may well be."""
-    seen: Counter[str] = Counter()
-    answers = list(answers)
+    """A table that was empty at every quiet point has proved nothing. At a single one, in a short run or in its own short life, a table may
+    well be."""
+    seen: dict[str, list[int]] = defaultdict(list)
     for answer in answers:
         for table in answer.tables:
-            seen[table.label] += len(table.rows)
-    for label, count in sorted(seen.items()):
-        if not count and len(answers) > 1:
+            seen[table.label].append(len(table.rows))
+    for label, counts in sorted(seen.items()):
+        if len(counts) > 1 and not any(counts):
             yield Mismatch("rows", where, label, ring="rows at some quiet point", ours="none at any")
     if not seen:
         yield Mismatch("rows", where, "*", ring="captured tables", ours="none")

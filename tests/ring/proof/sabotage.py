@@ -161,7 +161,7 @@ def _no_statics() -> None:
     def make(honest: Any) -> Any:
         return lambda row, static: honest(row, b"" if _flat_cells(row) else static)
 
-    _put("spark_jobs.events", "_visible", make)
+    _put("spark_jobs.events", "_shown", make)
 
 
 def _flat_cells(row: bytes) -> bool:
