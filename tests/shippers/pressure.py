@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,8 +102,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         aside = len(list((folder / "state" / "spill").glob("*.log")))
         store.start()
         back = time.monotonic()
-        phases.append(phase("store back", options.seconds, load, shipper, ring.nodes[0]))
-        caught_up = wait_until_caught_up(folder, back, load)
+        aside_folder = folder / "state" / "spill"
+        phases.append(phase("store back", options.seconds, load, shipper, ring.nodes[0], until=lambda: not any(aside_folder.glob("*.log"))))
+        caught_up = phases[-1]["reached"] or wait_until_caught_up(aside_folder, back, load)
         load.end()
         missing = wait_for_rows(ring, shipper, load, store.server)
     return {
@@ -228,8 +229,17 @@ def shipping(ring: Ring, folder: Path, server: s3_server.Server) -> Iterator[sub
 # --- what is looked at -------------------------------------------------------------------------------------------------------------
 
 
-def phase(name: str, seconds: float, load: Load, shipper: subprocess.Popen[bytes] | None, node: Node) -> dict[str, Any]:
-    """Let a phase pass: writes that were answered and rejected, the most of cdc_raw in use, CPU and memory of the shipper."""
+def phase(
+    name: str,
+    seconds: float,
+    load: Load,
+    shipper: subprocess.Popen[bytes] | None,
+    node: Node,
+    until: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Let a phase pass: writes that were answered and rejected, the most of cdc_raw in use, CPU and memory of the shipper; `reached`: after
+    how many seconds `until` held."""
+    reached: float | None = None
     with step(name):
         begun, cpu, answered, rejected = time.monotonic(), cpu_of(shipper), len(load.answered), load.errors.total()
         most_used, most_memory = 0, 0
@@ -238,6 +248,8 @@ def phase(name: str, seconds: float, load: Load, shipper: subprocess.Popen[bytes
                 raise SystemExit(f"the shipper ended with {shipper.returncode}")
             most_used = max(most_used, sum(item.size for item in found_in(node.cdc_raw)))
             most_memory = max(most_memory, memory_of(shipper))
+            if reached is None and until():
+                reached = spent
             time.sleep(0.2)
     written = len(load.answered) - answered
     return {
@@ -249,6 +261,7 @@ def phase(name: str, seconds: float, load: Load, shipper: subprocess.Popen[bytes
         "most_used": most_used,
         "cpu_share": (cpu_of(shipper) - cpu) / spent,
         "most_memory": most_memory,
+        "reached": reached,
     }
 
 
@@ -272,10 +285,9 @@ def memory_of(process: subprocess.Popen[bytes] | None) -> int:
     return int(line.split()[1]) * 1024
 
 
-def wait_until_caught_up(folder: Path, back: float, load: Load) -> float:
+def wait_until_caught_up(aside: Path, back: float, load: Load) -> float:
     """Seconds from the store's return until nothing lay aside any more, with the load going on."""
     with step("catching up"):
-        aside = folder / "state" / "spill"
         while list(aside.glob("*.log")):
             if time.monotonic() > back + PATIENCE:
                 raise SystemExit(f"segments still lie aside {PATIENCE:.0f} s after the store came back; errors: {load.errors}")
