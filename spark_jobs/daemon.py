@@ -38,9 +38,8 @@ def import_ahead() -> None:
     """Have modules and machine code in memory."""
     for name in AHEAD:
         importlib.import_module(name)
-    for name in COMPILED:
-        if importlib.util.find_spec("numba") is not None:
-            importlib.import_module(name).compile_ahead()
+    for name in COMPILED if importlib.util.find_spec("numba") is not None else ():
+        importlib.import_module(name).compile_ahead()
 
 
 def main() -> None:

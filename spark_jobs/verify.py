@@ -35,6 +35,7 @@ from spark_jobs.ring import Ring, as_of, token_of
 from spark_jobs.rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.scan import Batches, chunked
 from spark_jobs.session import spark_session
+from spark_jobs.warehouse import Warehouse
 from writetime import verify
 from writetime.batch.check import known_schema
 from writetime.batch.plan import history
@@ -43,7 +44,7 @@ from writetime.bootstrap.run import parse_part, split
 from writetime.columns import Rules, TableRules
 from writetime.config import CqlConfig, PipelineConfig, load
 from writetime.cql.arrow import from_arrow_value, plain_values
-from writetime.cql.names import to_column, to_namespace
+from writetime.cql.names import to_column
 from writetime.cql.types import CqlType, parse_type
 from writetime.errors import BatchError, ConfigError, WritetimeError
 from writetime.schema.model import Schema, Table
@@ -52,7 +53,6 @@ from writetime.verify import Compared, Finding, RangeResult, Shown, TableResult,
 
 log = structlog.get_logger()
 
-TABLE_ID: Final = "writetime.table-id"
 MOST_FINDINGS: Final = 1000
 MOST_SUSPECTS: Final = 100_000
 """Rows that differ: how many are told, and how many are looked at again."""
@@ -211,7 +211,7 @@ class Verification:
 
     def _subject(self, table: Table) -> Subject:
         """The table after its first look. BatchError if it cannot be compared."""
-        name = _current_of(self.spark, self.catalog, table)
+        name = Warehouse(self.spark, self.catalog).current_of(table)
         if name is None:
             raise BatchError("the warehouse has no such table yet", operation="compare a table", obj=table.full_name)
         with self._ring() as ring:
@@ -338,14 +338,6 @@ def _suspect(compared: Compared, row: Mapping[str, Any], at: int) -> Suspect:
     twice = [verify.Difference("row twice", "", 0)] if row["twice"] else []
     found = twice + verify.differences(compared, ring, ours, row["now"])
     return Suspect(row["token"], verify.identity(row["ring"], row["ours"]), at, found, ring, ours)
-
-
-def _current_of(spark: SparkSession, catalog: str, table: Table) -> str | None:
-    """Name of the table that holds this life's current rows; None if there is none."""
-    name = ".".join(quoted(piece) for piece in (catalog, to_namespace(table.keyspace), to_column(table.name)))
-    if not spark.catalog.tableExists(name):
-        return None
-    return name if IcebergTable(spark, name).properties.get(TABLE_ID) == str(table.id) else None
 
 
 def _named(schema: Schema, name: str) -> Table:

@@ -21,6 +21,8 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
+from tools.services import ports
+
 _BUILT = Path(__file__).resolve().parent.parent / "var" / "bin" / "versitygw"
 _READY_SECONDS = 30.0
 
@@ -68,18 +70,10 @@ def program() -> Path | None:
     return _BUILT if _BUILT.exists() else None
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def running(binary: Path, folder: Path, *options: str, port: int | None = None) -> Iterator[Server]:
     """Run the server over `folder` on a loopback port, by default a free one. What it held when it was stopped it holds again."""
-    port = free_port() if port is None else port
+    port = ports.any_free() if port is None else port
     server = Server(f"http://127.0.0.1:{port}")
     (folder / "objects").mkdir(exist_ok=True)
     log = folder / "versitygw.log"

@@ -37,6 +37,7 @@ from tests import s3_server
 from tests.ring.cassandra import VERSIONS, Ring
 from tests.ring.node import Node
 from tools.console import step
+from tools.services import ports
 from writetime.store import open_store
 
 MIB = 1 << 20
@@ -126,7 +127,7 @@ class StoreProcess:
     """The S3 server, started and stopped on one port, over one folder."""
 
     def __init__(self, binary: Path, folder: Path) -> None:
-        self._binary, self._folder, self._port = binary, folder, s3_server.free_port()
+        self._binary, self._folder, self._port = binary, folder, ports.any_free()
         self._running = ExitStack()
         self.server = s3_server.Server("")
 

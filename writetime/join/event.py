@@ -69,7 +69,7 @@ class TableView:
         assert last is not None
         key = self.key_values(partition_key, last[0])
         old_key = key if before is None or before[0] == last[0] else self.key_values(partition_key, before[0])
-        old, new = self._cells(before and before[1]), self._cells(after and after[1])
+        old, new = self._cells(before), self._cells(after)
         facts = self._facts(new)
         return {
             "key": key,
@@ -86,7 +86,7 @@ class TableView:
     def row_values(self, partition_key: bytes, row: VisibleRow) -> dict[str, Any]:
         """All columns by name, keys first, then static, then regular ones; None where there is no value; counters as their sums."""
         key = self.key_values(partition_key, row.clustering)
-        return key | self._values(self._cells(_of(row)))
+        return key | self._values(self._cells(_shown(row)))
 
     def key_values(self, partition_key: bytes, clustering: Clustering | None) -> dict[str, Any]:
         """The primary key's columns by name; the clustering ones are None for static content that stands alone."""
@@ -100,16 +100,16 @@ class TableView:
     def cell_facts(self, row: VisibleRow | None) -> dict[str, Fact]:
         """Writetime and expiry of each column that has a value. Of the elements of a collection or user type: the latest writetime, and
         the earliest expiry, which is when the value changes next."""
-        return self._facts(self._cells(_of(row)))
+        return self._facts(self._cells(_shown(row)))
 
     def changed(self, before: VisibleRow | None, after: VisibleRow | None) -> tuple[str, ...]:
         """Names of the static and regular columns whose value differs, in the order of `row_values`. A value that was written again is
         not changed; neither is a list that was replaced by an equal one."""
-        return tuple(self._changed(self._cells(_of(before)), self._cells(_of(after))))
+        return tuple(self._changed(self._cells(_shown(before)), self._cells(_shown(after))))
 
-    def _cells(self, row: Cells | None) -> list[Sequence[ShownCell]]:
+    def _cells(self, row: Shown | None) -> list[Sequence[ShownCell]]:
         """A row's cells by static and regular column, in the order of `_columns`."""
-        statics, regulars = row or ({}, {})
+        statics, regulars = ({}, {}) if row is None else row[1]
         groups = (self._statics, statics), (self._regulars, regulars)
         return [by_name.get(column.name, ()) for columns, by_name in groups for column in columns]
 
@@ -122,10 +122,6 @@ class TableView:
     def _changed(self, before: list[Sequence[ShownCell]], after: list[Sequence[ShownCell]]) -> list[str]:
         each = zip(self._columns, before, after, strict=True)
         return [column.name for column, old, new in each if (old or new) and _differ(column, old, new)]
-
-
-def _of(row: VisibleRow | None) -> Cells | None:
-    return None if row is None else (by_column(row.static_cells), by_column(row.cells))
 
 
 def _shown(row: VisibleRow | None) -> Shown | None:

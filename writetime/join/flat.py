@@ -67,7 +67,6 @@ SAME_MORTAL: Final = 64
 
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 _IMMORTAL: Final = NO_TTL, NO_DELETION_TIME
-_NO_CELLS: Final[list[ShownCell]] = []
 _LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE, _COMPLEX_DELETION, _ELEMENT = map(int, Kind)
 _column: Final = cache(column_name)
 """Names of columns are few, and come again with every cell."""
@@ -110,11 +109,12 @@ def shown(flat: bytes) -> tuple[tuple[bytes | None, ...] | None, ByColumn]:
     reader = _Reader(flat)
     clustering = reader.clustering()
     columns: dict[str, list[ShownCell]] = {}
-    timestamp, mortal, cells = 0, None, _NO_CELLS
-    buf, pos, end = reader.buf, reader.pos, len(reader.buf)
-    while pos < end:
-        flags = buf[pos]
-        reader.pos = pos + 1
+    cells: list[ShownCell] = []
+    timestamp, mortal = 0, None
+    buf, end = reader.buf, len(reader.buf)
+    while reader.pos < end:
+        flags = buf[reader.pos]
+        reader.pos += 1
         if flags & KIND not in (_SIMPLE, _ELEMENT):
             raise reader.malformed("it holds more than live cells")
         if not flags & SAME_TIMESTAMP:
@@ -127,7 +127,6 @@ def shown(flat: bytes) -> tuple[tuple[bytes | None, ...] | None, ByColumn]:
             cells = columns.setdefault(_column(reader.blob()), [])
         path = reader.blob() if flags & KIND == _ELEMENT else None
         cells.append(ShownCell(reader.blob(), path, timestamp, mortal if flags & (MORTAL | SAME_MORTAL) else None))
-        pos = reader.pos
     return clustering, columns
 
 
