@@ -3,7 +3,8 @@
 Strategy: a round is complete in itself and remembers nothing that the folders and the bucket do not say, so a shipper may be killed at
 any point. Segments go oldest first; the schema goes before the segments that were seen completed before it was read. One segment's
 trouble is reported and left for the next round, and holds up no other; only a store that does not answer or refuses us, several segments in
-a row, ends the round. Segments that still grow come last in a round, and between two of them. A stop request is honoured between two files.
+a row, ends the round; and a node that runs short of space while older segments are shipped from aside, which the next round, at once, sets
+right. Segments that still grow come last in a round, and between two of them. A stop request is honoured between two files.
 While the store is down, or does not answer at all, a thread beside the loop puts segments aside if that is wanted: the node writes on
 while an upload hangs.
 
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -46,6 +47,8 @@ _IN_A_ROW = 3
 _RELIEF_SECONDS = 0.5
 _HANGS = 5.0
 """Seconds after which an upload that has not come back counts as one to a store that is down, if space is short."""
+_LOOK_AGAIN = 1.0
+"""Seconds after which, while what was put aside is shipped, one looks again whether the node has space."""
 _SPARE = "section"
 _TAIL_RESTS = 60.0
 """Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
@@ -73,10 +76,16 @@ class Round:
     """Segments that were to be shipped when it began."""
     unanswered: int = 0
     """Segments in a row that failed because the store did not answer, or refused us."""
+    cut_short: bool = False
+    """It ended before all was tried, for a round that takes what is more urgent first."""
 
     @property
     def ok(self) -> bool:
         return not self.failed
+
+    def after(self, earlier: Round) -> Round:
+        """Both as one."""
+        return replace(self, shipped=earlier.shipped + self.shipped, failed=earlier.failed + self.failed, seen=earlier.seen)
 
 
 class Agent:
@@ -103,6 +112,7 @@ class Agent:
         self._noting_fails = False
         self._moving = Lock()
         self._in_hand: tuple[str, float] | None = None
+        self._looked = 0.0
         self._put_aside: set[str] = set()
         self._store_is_down = False
         self._tail = Tail(store, self._node.cdc_raw, self._node.state / _SPARE)
@@ -159,8 +169,12 @@ class Agent:
         self._named = facts
         self._publish(facts)
         self._ship_schema(facts)
+        self._looked = time.monotonic()
         for folder, item in self._in_order(view):
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
+                break
+            if folder == self._node.spill and self._has_come_short(result):
+                result.cut_short = True
                 break
             if item.state is State.LEFTOVER_IDX:
                 self._remove_leftover(folder, item, result)
@@ -193,6 +207,8 @@ class Agent:
         """A round whose trouble ends the run only if it is the only one, or if no later one can do better."""
         try:
             result = self.round(drain=mode is Mode.DRAIN)
+            while result.cut_short and not self._stop.is_set():
+                result = self.round(drain=mode is Mode.DRAIN).after(result)
         except ConfigError:
             raise
         except WritetimeError as error:
@@ -235,13 +251,24 @@ class Agent:
         return view
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
-        """Oldest first; at an alarm those first whose deletion frees the node's space."""
+        """Oldest first; where space is short, those first whose deletion frees the node's."""
         here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
         aside = [(self._node.spill, item) for item in view.aside if item.segment is not None]
-        if self._level is Level.ALARM:
+        if self._level is not Level.OK:
             return here + aside
         # The sort is stable: of two with one name, the one that was put aside is the older.
         return sorted(aside + here, key=lambda found: found[1].segment or names.SegmentName(0, 0))
+
+    def _has_come_short(self, result: Round) -> bool:
+        """Whether the node has got into an alarm by segments that it completed since the round began, and that come before any aside.
+
+        Shipping a backlog of an hour's outage takes long, and cdc_raw, emptied by the spill, fills meanwhile.
+        """
+        if time.monotonic() < self._looked + _LOOK_AGAIN:
+            return False
+        view = self._see()
+        self._looked = time.monotonic()
+        return view.level is Level.ALARM and any(item.state in OURS and item.name not in result.seen for item in view.here)
 
     def _relieve(self, over: Event) -> None:
         """Beside the loop: make room while a store that is down holds it up, in a pause or in a call that does not come back."""

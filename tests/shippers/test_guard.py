@@ -382,6 +382,62 @@ def test_at_an_alarm_the_nodes_space_comes_first(
         assert puts(watched)[0] == ref(first).incoming
 
 
+class Writing(FaultyStore):
+    """A store during whose uploads a node writes on: what `meanwhile` does, at each that is asked for."""
+
+    def __init__(self, inner: LocalStore, meanwhile: Callable[[str], None]) -> None:
+        super().__init__(inner)
+        self._meanwhile = meanwhile
+
+    def _call(self, what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "put" and name.startswith("cdc/"):
+            self._meanwhile(name)
+        return super()._call(what, name, *args, **kwargs)
+
+
+@pytest.mark.parametrize("mode", [Mode.ONCE, Mode.SERVICE])
+def test_a_node_that_runs_short_while_a_backlog_is_shipped(
+    mode: Mode, store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight segments lie aside; cdc_raw, empty at first, is filled while the second of them is sent: the rest of them wait."""
+    monkeypatch.setattr(agent_module, "_LOOK_AGAIN", 0.0)
+    config = ship(settings, cdc_total_space=1100, disk_reserve=0, when_store_is_down="spill")
+    assert config.node is not None
+    aside, stop = config.node.spill, Event()
+    aside.mkdir(parents=True)
+    written = {number: bytes([number]) * 100 for number in range(1, 9)}
+    for number, data in written.items():
+        (aside / f"CommitLog-7-{number}.log").write_bytes(data)
+    order: list[int] = []
+
+    def meanwhile(name: str) -> None:
+        order.append(next(number for number in range(1, 20) if ref(number).incoming == name))
+        if len(order) == 2:
+            written.update({number: folder.segment(number, bytes([number]) * 100) for number in range(9, 18)})
+        if len(order) == 17:
+            stop.set()
+
+    assert agent_over(Writing(store, meanwhile), config=config, stop=stop).run(mode)
+    assert order == [1, 2, *range(9, 18), *range(3, 9)]
+    assert {number: store.read(ref(number).incoming) for number in written} == written
+
+
+def test_a_segment_in_trouble_does_not_hold_up_what_lies_aside(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alarm that shipping cannot end, as the segment that causes it cannot be shipped: no round is cut short for it again and again."""
+    monkeypatch.setattr(agent_module, "_LOOK_AGAIN", 0.0)
+    config = ship(settings, cdc_total_space=300, disk_reserve=0, when_store_is_down="spill")
+    assert config.node is not None
+    config.node.spill.mkdir(parents=True)
+    data = b"aside"
+    (config.node.spill / "CommitLog-7-1.log").write_bytes(data)
+    folder.segment(2, b"x" * 250)
+    store.put(ref(2).incoming, b"other bytes")
+    assert not agent_over(store, config=config).run(Mode.ONCE)
+    assert store.read(ref(1).incoming) == data
+
+
 def test_what_was_put_aside_comes_back_to_the_node(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
