@@ -119,6 +119,7 @@ class Agent:
         self._next_tail = 0.0
         self._tails: list[seen.TailSeen] = []
         self._tails_failed: list[WritetimeError] = []
+        self._next_fill = time.monotonic() + (self._node.ship.filler.every_seconds if self._node.ship.filler else 0.0)
         self._resting: dict[names.SegmentName, tuple[float, WritetimeError]] = {}
         self.metrics = seen.Metrics()
         self.pulse = seen.Pulse()
@@ -186,6 +187,7 @@ class Agent:
         elif not drain:
             self._ship_tails()
             result.failed += self._tails_failed
+            self._fill(result)
         self._note(result)
         return result
 
@@ -322,6 +324,32 @@ class Agent:
         """Whether a spill helps: not where the disk itself is full, which a node that goes on writing would fill to the brim."""
         ship, space = self._node.ship, self._see().space
         return space.share >= ship.alarm_at and space.free >= ship.disk_reserve
+
+    def _fill(self, result: Round) -> None:
+        """Have the node finish the segment that it writes to, if that is wanted and due. A busy node, that finishes them by itself, is
+        left alone, and so is one that is short of space."""
+        filler = self._node.ship.filler
+        if filler is None or self._link is None or self._stop.is_set():
+            return
+        if result.shipped:
+            self._next_fill = time.monotonic() + filler.every_seconds
+        if time.monotonic() < self._next_fill or self._level is not Level.OK:
+            return
+        self._next_fill = time.monotonic() + filler.every_seconds
+        try:
+            written = self._link.fill(filler, self._may_not_fill)
+        except WritetimeError as error:
+            # Wrongly configured or not: what is finished by itself is shipped all the same.
+            self.metrics.failed(type(error).__name__)
+            self._log.error("no segment filled", **error.as_dict())
+        else:
+            self.metrics.filled(written)
+            self._log.info("segment filled", table=filler.table, bytes=written)
+
+    def _may_not_fill(self) -> bool:
+        """Whether it has to end early. Asked before each write, which is a sign of life."""
+        self.pulse.beat()
+        return self._stop.is_set()
 
     def _ask_limit(self) -> None:
         """cdc_total_space of the node, where the configuration does not tell it: asked once a round until the node has answered."""

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from writetime import names
-from writetime.config import NodeConfig, PipelineConfig
+from writetime.config import FillerConfig, NodeConfig, PipelineConfig
 from writetime.errors import ConfigError, PreconditionFailed, ShipError
 from writetime.store import Store
 
@@ -79,6 +80,10 @@ class Link:
     def cdc_total_space(self) -> int | None:
         """The node's limit for cdc_raw in bytes; None if it does not tell (Cassandra before 4.0)."""
         return self._ask("ask the node for cdc_total_space", _cdc_total_space)
+
+    def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
+        """Fill a segment; bytes written. See shippers.filler."""
+        return self._ask("fill a segment", lambda session: fill(session, config, stopped))
 
     def close(self) -> None:
         if self._cluster is not None:

@@ -72,6 +72,7 @@ class Metrics:
         self._spills = counter("spilled_segments", "Segments put aside while the store was down.")
         self._parts = counter("parts", "Parts of growing segments that the store has confirmed.")
         self._part_bytes = counter("part_bytes", "Their bytes. Those of the whole segments come on top.")
+        self._filled = counter("filler_bytes", "Bytes written to the node so that its segments fill (ship.filler).")
         self._seconds = Histogram(
             "writetime_ship_segment_seconds", "Time from the look at a segment to its deletion.", registry=self.registry,
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
@@ -104,6 +105,9 @@ class Metrics:
     def shipped_part(self, size: int) -> None:
         self._parts.inc()
         self._part_bytes.inc(size)
+
+    def filled(self, size: int) -> None:
+        self._filled.inc(size)
 
     def saw_tails(self, tails: Collection[TailSeen]) -> None:
         late = [tail.written for tail in tails if tail.synced > (tail.shipped or 0)]

@@ -355,6 +355,28 @@ class AirflowConfig(_Model):
     audit_schedule: str | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
 
 
+class FillerConfig(_Model):
+    """For nodes of Cassandra 3.11: writes that fill the commit log of a quiet node, so that its segments are finished."""
+
+    table: str = Field(
+        description="keyspace.table that takes them, with `key int PRIMARY KEY, filler blob`, a default_time_to_live and without cdc, in a "
+        "keyspace with one replica in one datacenter.",
+        pattern=r"^[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*$",
+    )
+    every_seconds: float = Field(default=300.0, gt=0, description="How often; not if a segment was shipped since the last time.")
+    segment_size: ByteSize = Field(
+        default=ByteSize(32 << 20), gt=0, description="What is written each time: the node's commitlog_segment_size (32 MiB by default)."
+    )
+
+    @property
+    def keyspace(self) -> str:
+        return self.table.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.table.partition(".")[2]
+
+
 class ShipConfig(_Model):
     """How the shipper stays out of the node's way, and what it does when space gets short. Sizes in bytes, or as text: 4GiB, 500MB."""
 
@@ -395,6 +417,11 @@ class ShipConfig(_Model):
         gt=0,
         description="How often what has been synced of a segment that still grows is shipped as a part; null: segments are shipped when "
         "they are finished, and only then. Every byte then goes up twice, and each interval makes an object a node.",
+    )
+    filler: FillerConfig | None = Field(
+        default=None,
+        description="Absent: nothing is ever written to the node. Of use with Cassandra 3.11 only, which moves a segment into cdc_raw when "
+        "it is full; later versions have tails. Needs node.address.",
     )
     listen: str | None = Field(
         default="127.0.0.1:9464",

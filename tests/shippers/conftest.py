@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shippers.agent import Agent
-from writetime.config import ClusterConfig, NodeConfig, PipelineConfig
+from writetime.config import ClusterConfig, FillerConfig, NodeConfig, PipelineConfig
 from writetime.errors import ShipError
 from writetime.names import NodeName, SegmentName, SegmentRef
 from writetime.store import Store
@@ -90,6 +90,9 @@ class FakeLink:
     def cdc_total_space(self) -> int | None:
         space: int | None = self._answer("cdc_total_space", self.space)
         return space
+
+    def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
+        return int(self._answer("fill", 0 if stopped() else config.segment_size))
 
     def close(self) -> None:
         self.asked.append("close")
