@@ -82,7 +82,7 @@ def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
         folder = Path(temporary)
         logs = replicas(segments)
-        spark = spark_session(_config(folder, cores, buckets), "writetime bench-batch")
+        spark = spark_session(config_of(folder, cores, buckets), "writetime bench-batch")
         try:
             runs = [_pass(spark, folder / f"pass-{number}", logs, cores, buckets) for number in range(1 + passes)]
         finally:
@@ -105,11 +105,11 @@ def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, A
 # --- segments --------------------------------------------------------------------------------------------------------------------
 
 
-def replicas(segments: int) -> list[list[bytes]]:
-    """The segments of each replica, in log order."""
+def replicas(segments: int, count: int = REPLICAS) -> list[list[bytes]]:
+    """The segments of each of `count` replicas, in log order."""
     bodies = _bodies(segments)
     return [[encode_segment(at + 1, 7, part, per_section=PER_SECTION, size=SEGMENT_BYTES) for at, part in enumerate(each)]
-            for each in (_log(bodies, number) for number in range(REPLICAS))]  # fmt: skip
+            for each in (_log(bodies, number) for number in range(count))]  # fmt: skip
 
 
 def _bodies(segments: int) -> list[bytes]:
@@ -141,7 +141,8 @@ def _log(bodies: list[bytes], seed: int) -> list[list[bytes]]:
     return parts
 
 
-def _ship(url: str, logs: list[list[bytes]]) -> Manifest:
+def ship(url: str, logs: list[list[bytes]]) -> Manifest:
+    """Put the logs, each of a node of its own, into a bucket, and plan a batch of them."""
     store = open_store(url)
     start = datetime.now(UTC)
     for number, log in enumerate(logs):
@@ -158,7 +159,8 @@ def _ship(url: str, logs: list[list[bytes]]) -> Manifest:
 # --- the job ---------------------------------------------------------------------------------------------------------------------
 
 
-def _config(folder: Path, cores: int, buckets: int) -> PipelineConfig:
+def config_of(folder: Path, cores: int, buckets: int) -> PipelineConfig:
+    """A pipeline whose bucket, catalog and warehouse lie in the folder."""
     jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
     conf = {
         "spark.jars": jars,
@@ -181,8 +183,8 @@ def _config(folder: Path, cores: int, buckets: int) -> PipelineConfig:
 
 
 def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int, buckets: int) -> dict[str, Any]:
-    config = _config(folder, cores, buckets)
-    manifest = _ship(config.bucket, logs)
+    config = config_of(folder, cores, buckets)
+    manifest = ship(config.bucket, logs)
     clock = Clock(spark)
     batch = measured(clock)(config, open_store(config.bucket), spark, manifest, None)
     begun, begun_cpu = time.perf_counter(), cpu_seconds()
@@ -212,8 +214,8 @@ def _check(sealed: Sealed, logs: list[list[bytes]]) -> None:
         raise ToolError(f"the batch did not do its work: {account}")
 
 
-def cpu_seconds() -> float:
-    """What this process and all below it have used, those included that have ended."""
+def cpu_seconds(but: frozenset[int] = frozenset()) -> float:
+    """What this process and all below it have used, those included that have ended, but for the processes `but` and all below these."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -224,7 +226,7 @@ def cpu_seconds() -> float:
         parents[int(folder.name)] = int(fields[1])
         used[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     family = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
+    while more := {child for child, parent in parents.items() if parent in family} - family - but:
         family |= more
     return sum(used[process] for process in family)
 

@@ -10,32 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from tests.ring.cassandra import Ring
-from writetime.store import open_store
+from tests.shippers.process import shipping
+from writetime.store import Store, open_store
 
 KEYSPACE = "fresh"
 ROW = 1000
 """Bytes of a row, about."""
 PATIENCE = 900.0
 _NUMBER = re.compile(rb"row:(\w+):(\d{9}):")
-_SHIP = "import sys, writetime.cli; sys.exit(writetime.cli.main(sys.argv[1:]))"
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +60,9 @@ def main(arguments: list[str]) -> int:
 
 def measure(ring: Ring, folder: Path, way: str, tail: float | None, seconds: float, rate: int) -> dict[str, float]:
     """Of the rows written in the first `seconds`, at `rate` bytes a second: how long they took, in s, and what it cost in objects."""
-    with shipping(ring, folder, tail):
+    folder.mkdir()
+    with shipping(ring, folder, str(folder / "bucket"), {"tail_seconds": tail}) as shipper:
+        wait_until_known(open_store(str(folder / "bucket")), shipper)
         written = write(ring, folder / "bucket", way, seconds, rate)
     arrived, objects = arrivals(folder / "bucket", way)
     late = sorted(arrived[number] - at for number, at in written.items())
@@ -107,35 +103,12 @@ def arrivals(bucket: Path, way: str) -> tuple[dict[int, float], dict[str, int]]:
     return first, {"objects": len(found), "bytes": sum(info.size for info in found)}
 
 
-@contextmanager
-def shipping(ring: Ring, folder: Path, tail: float | None) -> Iterator[None]:
-    """The shipper's command, as a service would run it."""
-    (node,) = ring.nodes
-    folder.mkdir()
-    document: dict[str, Any] = {
-        "pipeline": "fresh",
-        "cluster": {"name": ring.cluster_name, "datacenters": ["dc1"]},
-        "bucket": str(folder / "bucket"),
-        "node": {
-            "cdc_raw": str(ring.cdc_raw(node)),
-            "address": node.address,
-            "port": ring.nodes[0].port,
-            "state_dir": str(folder / "state"),
-            "ship": {"tail_seconds": tail, "listen": None},
-        },
-    }
-    (folder / "pipeline.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    with (folder / "ship.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", _SHIP, "ship", "-c", str(folder / "pipeline.yaml")], stderr=log, env=os.environ)
-        try:
-            while not next(open_store(document["bucket"]).list("nodes/"), None):
-                if process.poll() is not None:
-                    raise SystemExit(f"the shipper ended: {(folder / 'ship.log').read_text()}")
-                time.sleep(0.2)
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+def wait_until_known(store: Store, shipper: subprocess.Popen[bytes]) -> None:
+    """Return once the shipper has told who its node is: from then on it looks."""
+    while not next(store.list("nodes/"), None):
+        if shipper.poll() is not None:
+            raise SystemExit(f"the shipper ended with {shipper.returncode}")
+        time.sleep(0.2)
 
 
 def show(figures: dict[str, dict[str, float]]) -> None:

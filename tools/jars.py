@@ -83,9 +83,19 @@ ROOTS = {
         ),
         transitive=True,
     ),
+    # Spark's own Kafka sink, for the benchmark that compares ours with it.
+    "spark-kafka": Root(
+        (
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+            "org.apache.kafka:kafka-clients:4.1.0",
+            "org.apache.commons:commons-pool2:2.12.1",
+        ),
+        transitive=False,
+    ),
 }
-ON_DEMAND = frozenset({"registry", "connect"})
-"""Groups that only some tests need: `need` fetches them, set-up does not."""
+ON_DEMAND = frozenset({"registry", "connect", "spark-kafka"})
+"""Groups that only some tests or benchmarks need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]
 """Group → artefact → SHA-256 in hex."""

@@ -28,7 +28,6 @@ from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -36,6 +35,7 @@ from shippers.folder import Found, State, classify, look
 from tests import s3_server
 from tests.ring.cassandra import VERSIONS, Ring
 from tests.ring.node import Node
+from tests.shippers.process import shipping
 from tools.console import step
 from tools.services import ports
 from writetime.store import open_store
@@ -45,7 +45,6 @@ KEYSPACE = "pressure"
 ROW = 16_000
 """Bytes of a row, about."""
 AT_ONCE = 32
-SHIP = "import sys, writetime.cli; sys.exit(writetime.cli.main(sys.argv[1:]))"
 PATIENCE = 300.0
 BUCKET = "pressure"
 _ROW = re.compile(rb"row:(\d{9}):")
@@ -96,7 +95,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         load = stack.enter_context(Load(session, options.rate * 1e6).running())
         if options.without_shipper:
             return {"version": options.version, "phases": [phase("nobody ships", options.seconds, load, None, ring.nodes[0])]}
-        shipper = stack.enter_context(shipping(ring, folder, store.server))
+        shipper = stack.enter_context(
+            shipping(ring, folder, f"s3://{BUCKET}", {"when_store_is_down": "spill"}, poll_seconds=1, environment=environment(store.server))
+        )
         phases = [phase("store up", options.seconds, load, shipper, ring.nodes[0])]
         store.stop()
         phases.append(phase("store away", options.down, load, shipper, ring.nodes[0]))
@@ -191,40 +192,15 @@ class Load:
         self._free.release()
 
 
-@contextmanager
-def shipping(ring: Ring, folder: Path, server: s3_server.Server) -> Iterator[subprocess.Popen[bytes]]:
-    """The shipper's command, as a service would run it."""
-    (node,) = ring.nodes
-    document = {
-        "pipeline": "pressure",
-        "cluster": {"name": ring.cluster_name, "datacenters": ["dc1"]},
-        "bucket": f"s3://{BUCKET}",
-        "node": {
-            "cdc_raw": str(node.cdc_raw),
-            "address": node.address,
-            "port": ring.nodes[0].port,
-            "poll_seconds": 1,
-            "state_dir": str(folder / "state"),
-            "ship": {"when_store_is_down": "spill", "listen": None},
-        },
-    }
-    (folder / "pipeline.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    environment = {
-        **os.environ,
+def environment(server: s3_server.Server) -> dict[str, str]:
+    """Where the shipper finds its store, and nothing else of this machine's."""
+    return {
         "AWS_ENDPOINT_URL_S3": server.url,
         "AWS_ACCESS_KEY_ID": server.access,
         "AWS_SECRET_ACCESS_KEY": server.secret,
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
-    with (folder / "ship.log").open("wb") as log:
-        command = [sys.executable, "-c", SHIP, "ship", "-c", str(folder / "pipeline.yaml")]
-        process = subprocess.Popen(command, stderr=log, env=environment)
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(120)
 
 
 # --- what is looked at -------------------------------------------------------------------------------------------------------------
@@ -306,7 +282,7 @@ def wait_for_rows(ring: Ring, shipper: subprocess.Popen[bytes], load: Load, serv
             time.sleep(0.2)
         shipper.send_signal(signal.SIGTERM)
         shipper.wait(120)
-        os.environ |= {"AWS_ENDPOINT_URL_S3": server.url, "AWS_ACCESS_KEY_ID": server.access, "AWS_SECRET_ACCESS_KEY": server.secret}
+        os.environ |= environment(server)
         bucket = open_store(f"s3://{BUCKET}")
         held: set[int] = set()
         for info in bucket.list("cdc/"):
