@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-publish record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-publish record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -25,7 +25,7 @@ down: ## stop what `make up` left running
 	@$(PYTHON) -m tools.demo down
 
 test: setup ## all tests that need nothing but set-up, two at a time
-	@$(PYTHON) -m pytest -m "not gcs and not s3" --numprocesses=2 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	@$(PYTHON) -m pytest -m "not gcs and not s3 and not browser" --numprocesses=2 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
@@ -34,6 +34,10 @@ test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if ther
 test-s3: setup ## tests against an S3 test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m pytest -m s3 $(ARGS)
+
+test-airflow: setup ## a live node, Airflow on its schedule and a person at a browser; needs Chromium, fetches it if there is none; some minutes
+	@$(PYTHON) -m tools.chromium
+	@$(PYTHON) -m pytest -m browser $(ARGS)
 
 test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
 	@$(PYTHON) -m tests.ring.decoder $(ARGS)

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tools import ROOT
+from tools import ROOT, debian
 from tools.console import step
 from tools.errors import MissingPrerequisite, ToolError
 
@@ -60,13 +60,7 @@ def _version(go: str) -> tuple[int, int]:
 
 def _debians_go() -> str:
     """Go as Debian has it; MissingPrerequisite where it may not or cannot be installed."""
-    if not Path("/etc/debian_version").exists() or os.geteuid() != 0:
-        raise MissingPrerequisite("The test servers are Go programs. Install Go 1.21 or later, and run this again.")
-    with step("no Go on the PATH: install golang-go"):
-        for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "golang-go"]):
-            done = subprocess.run(["apt-get", *arguments], capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise MissingPrerequisite(f"apt-get {' '.join(arguments)} failed: {done.stderr[-1000:]}. Install Go, and run this again.")
+    debian.install(["golang-go"], "The test servers are Go programs. Install Go 1.21 or later, and run this again.")
     return shutil.which("go") or "go"
 
 

@@ -22,7 +22,7 @@ _COMMAND = "import sys, writetime.cli; sys.exit(writetime.cli.main(sys.argv[1:])
 def shipping(
     ring: Ring, folder: Path, bucket: str, ship: Mapping[str, Any], *, poll_seconds: float = 5, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The shipper's command, as a service would run it; `ship` is its `node.ship`. Its log is `ship.log` in the folder, its state beside."""
+    """The shipper's command, as a service would run it; `ship` is its `node.ship`. Its log is `ship.log` in the folder."""
     (node,) = ring.nodes
     document = {
         "pipeline": "shipping",
