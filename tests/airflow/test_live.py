@@ -53,6 +53,8 @@ TOPIC = "live.shop.orders"
 ROWS_AN_HOUR = 1200
 HOURS = 3
 PATIENCE = 600.0
+CLEAR = "Press shift+c to clear"
+"""What Airflow 3.3 calls the button beside a task."""
 DAGS = ("cdc_ingest", "cdc_publish", "cdc_replay", "cdc_verify")
 
 
@@ -225,7 +227,7 @@ def cleared_in_the_page(live: Live, damaged: Damaged, run: str) -> None:
     (live.folder / "bucket" / held).write_bytes(damaged.original)
     live.browser.open_task("cdc_ingest", run, "segment", 0)
     live.browser.see(damaged.path.name)
-    live.browser.click("Clear Task Instance")
+    live.browser.click(CLEAR)
     live.browser.picture("3-clear")
     live.browser.click("Confirm")
     eventually(lambda: live.airflow.api.run("cdc_ingest", run)["state"] == "success", "the run is green")
