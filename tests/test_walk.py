@@ -1,0 +1,75 @@
+"""A walk through the bucket with nothing but `ls` and `cat`, as the runbook has it: from a minute and a node to what became of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.status import bucket
+from writetime import names
+
+RUNBOOK = Path(__file__).resolve().parents[1] / "docs" / "runbook.md"
+BASH = shutil.which("bash") or "/bin/bash"
+GSUTIL = """
+gsutil() { case $1 in ls) ls -1 -p ${2#gs://};; cat) cat ${2#gs://};; esac }
+set -e
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("walk") / "bucket"
+    bucket.small(found)
+    return found
+
+
+def ask(folder: Path, command: str) -> str:
+    """What a command of the runbook prints, told of a folder."""
+    return subprocess.run([BASH, "-c", GSUTIL + command], cwd=folder.parent, check=True, capture_output=True, text=True).stdout
+
+
+def of_the_runbook() -> list[str]:
+    (section,) = re.findall(
+        r"^## Which segment held.*?```console\n(.*?)^```", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return [line.replace("my-ring", names.part(bucket.CLUSTER)) for line in section.splitlines()]
+
+
+def test_the_commands_of_the_runbook(folder: Path) -> None:
+    nodes, archived, waiting, entry, batches, sealed = (ask(folder, command) for command in of_the_runbook())
+    assert '"address": "10.0.0.1"' in nodes
+    assert waiting.split() == ["CommitLog-7-1777890000006.log", "CommitLog-7-1777891000000.log"]
+    segments = archived.split()
+    assert "CommitLog-7-1777890000010.log" in segments
+    assert segments == sorted(segments)
+    told = json.loads(entry)
+    assert (told["state"], told["batch"], told["sealed_at"]) == ("archived", 5, "2026-05-04T12:05:00Z")
+    assert (folder / told["archived_as"]).is_file()
+    assert f"{told['batch']:010d}/" in batches.split()
+    assert told["object"] in [segment["object"] for segment in json.loads(sealed)["segments"]]
+
+
+@pytest.mark.parametrize("number", [1.2, 3.0, 4.5, 7.9])
+def test_a_minute_of_a_node(folder: Path, number: float) -> None:
+    """By what the runbook says, for other minutes: the segment is the one that was being written then."""
+    cluster, at = names.part(bucket.CLUSTER), bucket.minute(number)
+    host = next(
+        path.stem for path in folder.glob("nodes/*/dc1/*.json") if json.loads(path.read_text(encoding="utf-8")).get("address") == "10.0.0.1"
+    )
+    places = (f"cdc_archive/{{}}/date={at:%Y-%m-%d}/hour={at:%H}/dc1/{host}/", f"cdc/{{}}/dc1/{host}/")
+    segments = sorted(name for place in places for name in ask(folder, f"gsutil ls gs://bucket/{place.format(cluster)}").split())
+    ledger = ask(folder, f"gsutil ls gs://bucket/ledger/{cluster}/dc1/{host}/").split()
+    entries = [
+        json.loads(ask(folder, f"gsutil cat gs://bucket/ledger/{cluster}/dc1/{host}/{entry}"))
+        for name in segments
+        if (entry := f"{Path(name).stem}.json") in ledger
+    ]
+    found = next(entry for entry in entries if datetime.fromisoformat(entry["sealed_at"]) >= at)
+    assert datetime.fromisoformat(found["sealed_at"]) - at < timedelta(minutes=0.5)
+    assert found["state"] == ("quarantined" if number == 3 else "archived")
