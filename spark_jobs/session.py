@@ -6,7 +6,9 @@ What belongs to a deployment (master, jars, memory) comes from spark-submit; wha
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -17,20 +19,32 @@ from writetime.errors import ConfigError
 
 def spark_session(config: PipelineConfig, name: str) -> SparkSession:
     """A session named `name` whose catalog `config.catalog.name` is the pipeline's Iceberg catalog."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, value in options(config).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def options(config: PipelineConfig) -> dict[str, str]:
+    """What Spark is told of the pipeline. ConfigError if nothing says where its tables live."""
     catalog = config.catalog
     if catalog is None:
         raise ConfigError("`catalog` is missing", operation="start Spark", hint="Say in the pipeline's YAML where the tables live.")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     prefix = f"spark.sql.catalog.{catalog.name}"
-    options = {
+    return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         f"{prefix}.type": catalog.type,
         f"{prefix}.uri": catalog.uri,
         f"{prefix}.warehouse": catalog.warehouse,
-        f"{prefix}.jdbc.schema-version": "V1",
+        **({f"{prefix}.jdbc.schema-version": "V1"} if catalog.type == "jdbc" else {}),
         # A table made anew under an old name must not lie among the files of the one that was moved aside.
         f"{prefix}.unique-table-location": "true",
+        **{f"{prefix}.{name}": value for name, value in catalog.options.items()},
+        **{f"{prefix}.{name}": value.get_secret_value() for name, value in catalog.secrets.items()},
+        # Spark's own pattern, and what Iceberg calls a client's secret: neither page nor event log shows them.
+        "spark.redaction.regex": _redacted(catalog.secrets),
         # CQL tells "Name" from name.
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -47,10 +61,11 @@ def spark_session(config: PipelineConfig, name: str) -> SparkSession:
         "spark.log.level": "WARN",
         **config.spark.conf,
     }
-    builder = SparkSession.builder.appName(name)
-    for key, value in options.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+
+
+def _redacted(secrets: Iterable[str]) -> str:
+    named = "".join(f"|{re.escape(name)}$" for name in secrets)
+    return rf"(?i)secret|password|token|credential|access[.]?key{named}"
 
 
 def _is_local(config: PipelineConfig) -> bool:

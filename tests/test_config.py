@@ -76,7 +76,10 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
         ({"node": {"cdc_raw": "x", "poll_seconds": 0}}, r"`node\.poll_seconds`"),
         ({"kafka": {"bootstrap.servers": "h:1", "topic.prefix": "a b"}}, r"`kafka\.topic\.prefix`"),
         ({"kafka": {"topic.prefix": "a"}}, r"`kafka\.bootstrap\.servers`: Field required"),
-        ({"catalog": {"type": "rest", "uri": "u", "warehouse": "w"}}, r"`catalog\.type`"),
+        ({"catalog": {"type": "glue", "uri": "u", "warehouse": "w"}}, r"`catalog\.type`"),
+        ({"catalog": {"type": "rest", "uri": "jdbc:sqlite:c.db", "warehouse": "w"}}, r"`catalog`.*http"),
+        ({"catalog": {"uri": "https://c", "warehouse": "w"}}, r"`catalog`.*jdbc"),
+        ({"catalog": {"uri": "jdbc:sqlite:c", "warehouse": "w", "options": {"uri": "x"}}}, r"`catalog`.*key of its own"),
     ],
 )
 def test_what_a_wrong_one_is_told(tmp_path: Path, change: dict[str, Any], told: str) -> None:

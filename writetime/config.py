@@ -186,9 +186,32 @@ class CatalogConfig(_Model):
     """The Iceberg catalog that the warehouse tables live in."""
 
     name: str = Field(default="lake", description="Name of the catalog in Spark SQL.", pattern=r"^[a-z][a-z0-9_]*$")
-    type: Literal["jdbc"] = Field(default="jdbc", description="jdbc: any JDBC database; SQLite by default.")
-    uri: str = Field(description="JDBC URI of the catalog, such as jdbc:sqlite:/var/lib/writetime/catalog.db.")
-    warehouse: str = Field(description="Folder or bucket URL under which the tables' files lie.")
+    type: Literal["jdbc", "rest", "hive"] = Field(
+        default="jdbc",
+        description="jdbc: any JDBC database; SQLite by default. rest, hive: a catalog server of that kind (tests hold what Spark is told; "
+        "no server of either has been run).",
+    )
+    uri: str = Field(
+        description="Where the catalog is: jdbc:sqlite:/var/lib/writetime/catalog.db, https://catalog.example/api, thrift://metastore:9083."
+    )
+    warehouse: str = Field(
+        description="Folder or bucket URL under which the tables' files lie; with rest, what its server calls the warehouse."
+    )
+    options: dict[str, str] = Field(
+        default={}, description="Further properties of the catalog, by Iceberg's own names (io-impl, jdbc.user, scope, …)."
+    )
+    secrets: dict[str, SecretStr] = Field(
+        default={}, description="The like, whose values are not for everybody (jdbc.password, credential, token); write ${NAME}."
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> CatalogConfig:
+        schemes = {"jdbc": ("jdbc:",), "rest": ("http://", "https://"), "hive": ("thrift://",)}[self.type]
+        if not self.uri.startswith(schemes):
+            raise ValueError(f"uri of a catalog of type {self.type} begins with {' or '.join(schemes)}")
+        if taken := sorted({"type", "uri", "warehouse"} & (self.options.keys() | self.secrets.keys())):
+            raise ValueError(f"{', '.join(taken)}: has a key of its own")
+        return self
 
 
 class EventsConfig(_Model):
@@ -587,7 +610,7 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         files = {name: (base / path).resolve() for name in ("ca", "certificate", "key") if (path := getattr(cql.tls, name)) is not None}
         cluster = update.get("cluster", config.cluster)
         update["cluster"] = cluster.model_copy(update={"cql": cql.model_copy(update={"tls": cql.tls.model_copy(update=files)})})
-    if config.catalog is not None:
+    if config.catalog is not None and config.catalog.type != "rest":
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
     if config.files is not None:
         update["files"] = config.files.model_copy(update={"url": folder(config.files.url)})

@@ -1,0 +1,65 @@
+"""What Spark is told of a pipeline's catalog. No session is started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spark_jobs.session import options
+from writetime.config import PipelineConfig, load
+from writetime.errors import ConfigError
+
+
+def pipeline(folder: Path, catalog: dict[str, object] | None) -> PipelineConfig:
+    document = {"pipeline": "p", "cluster": {"name": "c", "datacenters": ["dc1"]}, "bucket": "bucket", "catalog": catalog}
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    return load(folder / "pipeline.yaml")
+
+
+def test_a_database(tmp_path: Path) -> None:
+    told = options(pipeline(tmp_path, {"uri": "jdbc:sqlite:/c.db", "warehouse": "lake"}))
+    assert told["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+    assert told["spark.sql.catalog.lake.type"] == "jdbc"
+    assert told["spark.sql.catalog.lake.jdbc.schema-version"] == "V1"
+    assert told["spark.sql.catalog.lake.warehouse"] == str(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(("kind", "uri"), [("rest", "https://catalog.example/api"), ("hive", "thrift://metastore:9083")])
+def test_a_catalog_server(kind: str, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CATALOG_CREDENTIAL", "id:hush")
+    settings = {
+        "name": "house",
+        "type": kind,
+        "uri": uri,
+        "warehouse": "gs://lake/tables" if kind == "hive" else "production",
+        "options": {"io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"},
+        "secrets": {"credential": "${CATALOG_CREDENTIAL}", "header.x-odd-name": "${CATALOG_CREDENTIAL}"},
+    }
+    config = pipeline(tmp_path, settings)
+    told = options(config)
+    assert {
+        name.removeprefix("spark.sql.catalog.house."): value for name, value in told.items() if name.startswith("spark.sql.catalog.house.")
+    } == {
+        "type": kind,
+        "uri": uri,
+        "warehouse": settings["warehouse"],
+        "io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO",
+        "credential": "id:hush",
+        "header.x-odd-name": "id:hush",
+        "unique-table-location": "true",
+    }
+    # Nothing else that holds it, and no place where it would be shown.
+    shown = re.compile(told["spark.redaction.regex"].removeprefix("(?i)"), re.IGNORECASE)
+    assert {name for name, value in told.items() if "hush" in value} == {
+        f"spark.sql.catalog.house.{name}" for name in ("credential", "header.x-odd-name")
+    }
+    assert all(shown.search(name) for name, value in told.items() if "hush" in value)
+    assert "hush" not in repr(config)
+
+
+def test_no_catalog(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="catalog"):
+        options(pipeline(tmp_path, None))
