@@ -10,6 +10,7 @@ import pytest
 from tests.commitlog.packed import make_keystore, repack
 from tests.damage import flip_a_byte_of_a_captured_frame, rewrite
 from tests.spark_jobs.pipeline import Pipeline, dies_at
+from tests.spark_jobs.readers import expect_the_page_to_hold
 from tools import verify
 from writetime.batch.documents import Accounting, Sealed, total
 from writetime.commitlog.encode import encode_mutation, encode_segment
@@ -63,6 +64,7 @@ def test_a_batch_that_dies_at_each_commit_and_is_run_again(tmp_path: Path, monke
     changes = [row for keyspace, table in pipeline.recording.cdc_tables for row in pipeline.rows(f"{keyspace}__changes", table)]
     assert len(changes) == sealed.events == account.events
     assert len({(row["table_id"], row["ordinal"]) for row in changes}) == len(changes)
+    expect_the_page_to_hold(pipeline)
 
     # Sealed: a no-op, whoever asks.
     assert pipeline.run(manifest) == sealed
