@@ -86,8 +86,8 @@ def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Equal, or NaN both."""
-    return bool(old == new) or (old != old and new != new)
+    """Whether they show alike: to Python NaN is not itself, and 0.0 is -0.0."""
+    return bool(_hashable(old) == _hashable(new))
 
 
 def _within(kind: CqlType, old: Any, new: Any) -> dict[str, Any]:
@@ -132,9 +132,9 @@ def _common(old: Sequence[Any], new: Sequence[Any]) -> tuple[int, int]:
 
 
 def _hashable(value: Any) -> Any:
-    """What stands for a value made of lists and dicts in a set; NaN for itself."""
+    """What stands for a value made of lists and dicts in a set; for a float, how it is written."""
     if isinstance(value, dict):
         return tuple((name, _hashable(part)) for name, part in value.items())
     if isinstance(value, list | tuple):
         return tuple(_hashable(part) for part in value)
-    return "NaN" if value != value else value
+    return repr(value) if isinstance(value, float) else value

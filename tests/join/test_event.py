@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from uuid import UUID
 
 import pytest
@@ -70,6 +71,21 @@ def test_an_equal_list_with_new_elements_has_not_changed() -> None:
 
     assert view.changed(lists(1), lists(2)) == ()
     assert view.changed(lists(1), VisibleRow(PLACE, ())) == ("l",)
+
+
+@pytest.mark.parametrize("kind", ["list<double>", "set<double>", "map<int, double>", "map<double, int>", "double", "frozen<list<double>>"])
+def test_a_zero_that_changes_its_sign_has_changed(kind: str) -> None:
+    """To Python the two are equal; to Cassandra, and to who reads them, they are not."""
+    view = TableView(make_table(*KEYS, Column("z", "regular", kind)), {})
+
+    def row(zero: float) -> VisibleRow:
+        double = struct.pack(">d", zero)
+        path = {"set<double>": double, "map<double, int>": double}.get(kind, i32(1))
+        value = {"set<double>": b"", "map<double, int>": i32(1), "frozen<list<double>>": i32(1) + i32(8) + double}.get(kind, double)
+        return VisibleRow(PLACE, (Cell("z", 1, value, path=path if "<" in kind and "frozen" not in kind else None),))
+
+    assert view.changed(row(0.0), row(-0.0)) == ("z",)
+    assert view.changed(row(-0.0), row(-0.0)) == ()
 
 
 def test_counters_are_sums() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from writetime.cql.types import CqlType, assemble, parse_type
+from writetime.cql.types import CollectionType, CqlType, assemble, parse_type
 from writetime.errors import MalformedMutation
 from writetime.join.counters import total
 from writetime.join.order import Clustering, ClusteringOrder
@@ -163,8 +163,17 @@ def split_partition_key(key: bytes, columns: int) -> list[bytes]:
 
 
 def _differ(column: _Typed, old: Sequence[ShownCell], new: Sequence[ShownCell]) -> bool:
-    # Equal values may differ in bytes where these hold more than the value: element ids of lists, shards of counters.
-    if column.counter or column.type.multicell:
-        same = [(cell.path, cell.value) for cell in old] == [(cell.path, cell.value) for cell in new]
-        return not same and bool(column.value(old) != column.value(new))
+    """By bytes: to Python 0.0 is -0.0, and 1.0 is 1.00."""
+    if column.counter:
+        # Its bytes hold the shards, of which many make one sum.
+        return bool(column.value(old) != column.value(new))
+    if column.type.multicell:
+        return _content(column.type, old) != _content(column.type, new)
     return not (old and new) or old[0].value != new[0].value
+
+
+def _content(kind: CqlType, cells: Sequence[ShownCell]) -> list[Any]:
+    """What of the cells is the value: the paths of a list are ids of its elements, which tell their order and no more."""
+    if isinstance(kind, CollectionType) and kind.kind == "list":
+        return [cell.value for cell in cells]
+    return [(cell.path, cell.value) for cell in cells]

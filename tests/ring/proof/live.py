@@ -52,6 +52,25 @@ class Outcome:
     segments: int = 0
     batches: int = 0
     events: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Tables that Cassandra itself failed to read at a quiet point, and what it said: there they were not compared."""
+
+
+_TOLD = 5
+
+
+def tell(mismatches: list[Mismatch]) -> None:
+    """The first of them at once: a run may not come to its end."""
+    for mismatch in mismatches[:_TOLD]:
+        say(f"  {mismatch}"[:2000])
+
+
+def _exceptions(nodes: list[Node]) -> str:
+    """What the nodes' logs say went wrong in them, each once."""
+    lines = (line for node in nodes for line in node.log.read_text(encoding="utf-8", errors="replace").splitlines())
+    return (
+        "; ".join(sorted({line.strip()[:300] for line in lines if line.startswith(("Caused by: ", "java.lang."))})) or "nothing in the logs"
+    )
 
 
 def ring_of_three(folder: Path, version: str = VERSIONS[0]) -> Ring:
@@ -322,8 +341,12 @@ class Live:
                 self.pipeline.kept.keep_answer(where, found)
         mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
         self.outcome.mismatches += mismatches
+        for label, why in found.unreadable.items():
+            self.outcome.unreadable[f"{where}: {label}"] = why
+            say(f"{where}: Cassandra fails to read {label}: {why}; {_exceptions(self.ring.nodes)}")
         rows = sum(len(table.rows) for table in found.tables)
         say(f"{where}: {len(found.tables)} tables, {rows} rows, {self.outcome.events} events so far, {len(mismatches)} mismatches")
+        tell(mismatches)
 
     def _replayed(self) -> Iterator[Mismatch]:
         """Everything once more: no event but what time alone brings, and the tables as they were."""

@@ -9,13 +9,15 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from cassandra import ReadFailure
 from cassandra.cqltypes import lookup_casstype
 
-from tests.ring.proof import check, sabotage
+from tests.ring.proof import answer, check, sabotage
 from tests.ring.proof.answer import Row, TableAnswer
 from tests.ring.proof.cli import Wanted
 from tests.ring.proof.lake import Event
@@ -25,6 +27,23 @@ from tests.ring.proof.values import from_lake, from_ring
 from writetime.cql.arrow import arrow_type, to_arrow_value
 from writetime.cql.native import Duration
 from writetime.cql.types import parse_type
+
+# --- the ring's answer ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_cassandra_itself_cannot_read_is_named_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_table(_: object, keyspace: str, name: str, *__: object) -> TableAnswer:
+        if name == "broken":
+            raise ReadFailure("Replica(s) failed to execute read")
+        return TableAnswer(keyspace, name, "id", [], {})
+
+    monkeypatch.setattr(answer, "_captured", lambda _: iter([("proof", name, "id", [], []) for name in ("a", "broken", "b")]))
+    monkeypatch.setattr(answer, "_read_table", read_table)
+    found = answer.read(Mock())
+    assert [table.name for table in found.tables] == ["a", "b"]
+    assert list(found.unreadable) == ["proof.broken"]
+    assert "failed to execute" in found.unreadable["proof.broken"]
+
 
 # --- the schedule ---------------------------------------------------------------------------------------------------------------------
 
