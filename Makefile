@@ -25,7 +25,7 @@ down: ## stop what `make up` left running
 	@$(PYTHON) -m tools.demo down
 
 test: setup ## all tests that need nothing but set-up, two at a time
-	@$(PYTHON) -m pytest -m "not gcs and not s3 and not browser" --numprocesses=2 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	@$(PYTHON) -m pytest -m "not gcs and not s3 and not browser" --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
