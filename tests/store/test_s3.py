@@ -280,19 +280,44 @@ def test_a_conflict_leaves_it_open_who_wins(store: S3Store, s3_memory: Stub) -> 
     assert store.head("a") == before
 
 
-def test_a_deletion_takes_only_what_was_looked_at(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("look", [1, 2, 3])
+def test_a_deletion_takes_only_what_was_looked_at(look: int, store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     first = store.put("a", b"1")
     real: Callable[..., Any] = S3Store._look
+    looks: list[Any] = []
 
     def overtaken(self: S3Store, name: str, operation: str) -> Any:
         found = real(self, name, operation)
-        if operation.startswith("delete") and found.info == first:
+        looks.extend([found] if operation.startswith("delete") else [])
+        if operation.startswith("delete") and len(looks) == look:
             S3Store(self.url).put("a", b"2")
         return found
 
     monkeypatch.setattr(S3Store, "_look", overtaken)
     with pytest.raises(PreconditionFailed):
         store.delete("a", if_generation=first.generation)
+    assert s3_memory.objects["a"].data == b"2"
+
+
+@pytest.mark.parametrize("torn", [1, 2])
+def test_a_look_that_is_part_old_and_part_new_overwrites_nothing(
+    torn: int, store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that reads generation and tag one after the other, and another writer in between."""
+    first = store.put("a", b"1")
+    real: Callable[..., Any] = S3Store._look
+    looks: list[Any] = []
+
+    def look(self: S3Store, name: str, operation: str) -> Any:
+        looks.append(real(self, name, operation))
+        if len(looks) != torn:
+            return looks[-1]
+        S3Store(self.url).put("a", b"2")
+        return looks[torn - 1]._replace(tag=real(self, name, operation).tag)
+
+    monkeypatch.setattr(S3Store, "_look", look)
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"3", if_generation=first.generation)
     assert s3_memory.objects["a"].data == b"2"
 
 

@@ -176,9 +176,10 @@ class S3Store:
                 raise ObjectNotFound("there is no such object", operation="delete an object", obj=name)
             if if_generation not in (None, found.info.generation):
                 raise _precondition("delete an object", name, if_generation, found.info.generation)
+            tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object")
             # What was looked at goes, or nothing: unasked, the service says yes to the deletion of what is not there.
             with contextlib.suppress(PreconditionFailed), self._explained("delete an object", name):
-                self._client.delete_object(**self._key(name), IfMatch=found.tag)
+                self._client.delete_object(**self._key(name), IfMatch=tag)
                 return
         raise _restless("delete an object", name)
 
@@ -260,10 +261,22 @@ class S3Store:
             return {}
         if if_generation == 0:
             return {"IfNoneMatch": "*"}
-        found = self._look(name, operation)
-        if found is None or found.info.generation != if_generation:
-            raise _precondition(operation, name, if_generation, found.info.generation if found else 0)
-        return {"IfMatch": found.tag}
+        return {"IfMatch": self._tag_of(name, if_generation, operation)}
+
+    def _tag_of(self, name: str, generation: int, operation: str) -> str:
+        """The tag of that generation. PreconditionFailed if there is another.
+
+        Looked at twice: a service may put an answer together from several reads, one from before a write and the next from behind it. The
+        other generation's tag would then pass for this one's, and what was just written be overwritten. Who has seen a new tag once sees
+        the new generation the next time.
+        """
+        tags = set()
+        for _ in range(2):
+            found = self._look(name, operation)
+            if found is None or found.info.generation != generation:
+                raise _precondition(operation, name, generation, found.info.generation if found else 0)
+            tags.add(found.tag)
+        return tags.pop() if len(tags) == 1 else self._tag_of(name, generation, operation)
 
     def _put_at_once(
         self, name: str, source: BinaryIO, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str]
