@@ -120,6 +120,7 @@ def _pass(
                 "topic.prefix": f"{way.replace(' ', '-')}-{number}",
                 "publishers": cores,
                 "include.schema.changes": False,
+                "tombstones.on.delete": False,
             }
         )
         send = _ways(config, settings, spark)[way]
