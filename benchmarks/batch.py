@@ -12,7 +12,6 @@ other things the clock tells little: so there are also MB per second of CPU, of 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -32,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import data
+from benchmarks.report import report
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from tools import ROOT
@@ -65,16 +65,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--buckets", type=int, default=4, help="key buckets, which are state shards, of a table (default: 4)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
-    try:
-        figures = measure(options.segments, options.passes, options.cores, options.buckets)
-    except ToolError as error:
-        say(str(error))
-        return 1
-    if options.json:
-        print(json.dumps(figures, indent=2))
-    else:
-        show(figures)
-    return 0
+    return report(lambda: measure(options.segments, options.passes, options.cores, options.buckets), show, as_json=options.json)
 
 
 def measure(segments: int, passes: int, cores: int, buckets: int) -> dict[str, Any]:

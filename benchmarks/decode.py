@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import data
+from benchmarks.report import report
 from tools.console import say
 from tools.errors import ToolError
 
@@ -46,17 +47,11 @@ def main(arguments: list[str]) -> int:
     if options.child:
         print(json.dumps(CHILDREN[options.child](*options.path)))
         return 0
-    try:
-        paths = data.segments() if options.folder is None else sorted(options.folder.glob("CommitLog-*.log"))
-        figures = measure(paths, options.passes)
-    except ToolError as error:
-        say(str(error))
-        return 1
-    if options.json:
-        print(json.dumps(figures, indent=2))
-    else:
-        show(figures)
-    return 0
+
+    def figures() -> dict[str, Any]:
+        return measure(data.segments() if options.folder is None else sorted(options.folder.glob("CommitLog-*.log")), options.passes)
+
+    return report(figures, show, as_json=options.json)
 
 
 def measure(paths: list[Path], passes: int) -> dict[str, Any]:

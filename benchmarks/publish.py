@@ -15,7 +15,6 @@ processes but the broker, which is the same for all.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from rich.table import Table
 
 from benchmarks import data
 from benchmarks.batch import config_of, cpu_seconds, replicas, ship
+from benchmarks.report import report
 from spark_jobs import ingest
 from spark_jobs.kafka import ensure_topics
 from spark_jobs.publish import Outbox
@@ -58,16 +58,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cores", type=int, default=2, help="cores that Spark may use, and publishers (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
-    try:
-        figures = measure(options.segments, options.passes, options.cores)
-    except ToolError as error:
-        say(str(error))
-        return 1
-    if options.json:
-        print(json.dumps(figures, indent=2))
-    else:
-        show(figures)
-    return 0
+    return report(lambda: measure(options.segments, options.passes, options.cores), show, as_json=options.json)
 
 
 def measure(segments: int, passes: int, cores: int) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""How a benchmark ends: its figures as JSON or as tables, or one line that says what it lacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tools.console import say
+from tools.errors import ToolError
+
+
+def report(measure: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], *, as_json: bool) -> int:
+    """Measure and tell. The exit code: 1 if it could not be measured."""
+    try:
+        figures = measure()
+    except ToolError as error:
+        say(str(error))
+        return 1
+    if as_json:
+        print(json.dumps(figures, indent=2))
+    else:
+        show(figures)
+    return 0
