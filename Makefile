@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-publish record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-schedule bench-publish record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +86,9 @@ bench-upload: setup ## segments sent by the shipper's stores and by these stores
 
 bench-freshness: setup ## from a write on a real node to the object that holds it: p50 and p95, with the tail and without; some minutes
 	@$(PYTHON) -m benchmarks.freshness $(ARGS)
+
+bench-schedule: setup ## Airflow at its default schedule: from a write in CQL to Kafka, p50 and p95, and what a run with nothing to do costs; 20 min
+	@$(PYTHON) -m benchmarks.schedule $(ARGS)
 
 bench-publish: setup ## events a second to Kafka, by our publishers and by Spark's own Kafka sink, side by side
 	@$(PYTHON) -m benchmarks.publish $(ARGS)

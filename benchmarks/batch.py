@@ -205,8 +205,9 @@ def _check(sealed: Sealed, logs: list[list[bytes]]) -> None:
         raise ToolError(f"the batch did not do its work: {account}")
 
 
-def cpu_seconds(but: frozenset[int] = frozenset()) -> float:
-    """What this process and all below it have used, those included that have ended, but for the processes `but` and all below these."""
+def cpu_seconds(but: frozenset[int] = frozenset(), *, root: int | None = None) -> float:
+    """What this process, or `root`, and all below it have used, those included that have ended, but for the processes `but` and all below
+    these."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -216,7 +217,7 @@ def cpu_seconds(but: frozenset[int] = frozenset()) -> float:
             continue
         parents[int(folder.name)] = int(fields[1])
         used[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    family = {os.getpid()}
+    family = {os.getpid() if root is None else root}
     while more := {child for child, parent in parents.items() if parent in family} - family - but:
         family |= more
     return sum(used[process] for process in family)
