@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.ring.proof.generate.tables import ODD_NAMES, Column, Table
+from tests.ring.proof.generate.tables import ODD_NAMES, Column, Table, safe_name
 from tests.ring.proof.generate.values import KEY_TYPE, quoted
 from tests.ring.proof.generate.world import MOST_COLUMNS, World
 from tests.ring.proof.operations import Operation
@@ -26,10 +26,12 @@ def _operation(kind: str, cql: str, **options: bool) -> list[Operation]:
 def add_column(world: World) -> list[Operation]:
     table = world.table(lambda table: len(table.columns) < MOST_COLUMNS + 20 and table not in world.same_key[1:2])
     static = bool(table.clustering) and world.random.random() < 0.3
-    free = [name for name in ODD_NAMES if name not in table.columns and name not in table.gone]
+    taken = table.columns.keys() | table.gone
+    free = [name for name in ODD_NAMES if name not in taken and f"x{name}" not in taken]
     name = world.random.choice(free) if free and world.random.random() < 0.3 else world.name("late ")
     few = sum(len(_droppable(table)) for table in world.tables) < FEW
     kind = world.random.choice(FIELDS) if few else table.keyspace.types.regular()
+    name = safe_name(name, table.keyspace.types.parse(kind))
     column = Column(name, "static" if static else "regular", kind, steady=False)
     table.columns[name] = column
     table.changed()
