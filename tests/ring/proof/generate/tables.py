@@ -112,7 +112,7 @@ class Table:
 
 
 def safe_name(name: str, kind: CqlType) -> str:
-    """The name, if Cassandra (4.0 to 5.0) can keep what such a column of that type holds.
+    """The name, if Cassandra (5.0.6; 4.1 has the same code) can keep what such a column of that type holds.
 
     `BTreeRow.hasComplexDeletion` begins to look behind the column of the empty name, and `ColumnIdentifier.prefixComparison` orders names
     that begin with a byte above 127 before it. So where no other collection of the row is deleted, the deletion of such a collection is in
