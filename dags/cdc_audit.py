@@ -28,42 +28,43 @@ What the others held is in the tables all the same: a gap costs redundancy, not 
 Report and picture: `audit/<cluster>/<time>.json` and `.svg` in the bucket.
 """
 
-with DAG(
-    "cdc_audit",
-    description="What each replica's log held, compared",
-    schedule=settings.audit_schedule,
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    default_args={"owner": settings.owner, "retries": 0, "execution_timeout": timedelta(hours=12)},
-    params={
-        "start": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            title="From",
-            description="First minute (UTC). Empty: a day and *Late* before now.",
-        ),
-        "end": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            title="To",
-            description="End (UTC), excluded. Empty: as many hours before now as *Late* says, so that hints have come.",
-        ),
-        "late": Param(3, type="integer", minimum=0, maximum=168, title="Late", description="Hours that hints and shippers may take."),
-        "ranges": Param(16, type="integer", minimum=1, maximum=1024, title="Ranges", description="Token ranges that are told apart."),
-    },
-):
-    CheckJobOperator(
-        task_id="audit",
-        job="audit",
-        arguments=[
-            "--end={{ params.end or (dag_run.run_after - macros.timedelta(hours=params.late)).isoformat() }}",
-            "--start={{ params.start or (dag_run.run_after - macros.timedelta(hours=params.late + 24)).isoformat() }}",
-            "--late={{ params.late }}",
-            "--ranges={{ params.ranges }}",
-        ],
-    )
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_audit"),
+        description="What each replica's log held, compared",
+        schedule=pipeline.airflow.audit_schedule,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 0, "execution_timeout": timedelta(hours=12)},
+        params={
+            "start": Param(
+                None,
+                type=["null", "string"],
+                format="date-time",
+                title="From",
+                description="First minute (UTC). Empty: a day and *Late* before now.",
+            ),
+            "end": Param(
+                None,
+                type=["null", "string"],
+                format="date-time",
+                title="To",
+                description="End (UTC), excluded. Empty: as many hours before now as *Late* says, so that hints have come.",
+            ),
+            "late": Param(3, type="integer", minimum=0, maximum=168, title="Late", description="Hours that hints and shippers may take."),
+            "ranges": Param(16, type="integer", minimum=1, maximum=1024, title="Ranges", description="Token ranges that are told apart."),
+        },
+    ):
+        CheckJobOperator(
+            task_id="audit",
+            job="audit",
+            arguments=[
+                "--end={{ params.end or (dag_run.run_after - macros.timedelta(hours=params.late)).isoformat() }}",
+                "--start={{ params.start or (dag_run.run_after - macros.timedelta(hours=params.late + 24)).isoformat() }}",
+                "--late={{ params.late }}",
+                "--ranges={{ params.ranges }}",
+            ],
+        )

@@ -26,31 +26,32 @@ start the node, or choose another `snapshot.consistency`; then what the ring doe
 **Too much for the ring:** `snapshot.rows_per_second`, `snapshot.readers`. The password comes from WRITETIME_CQL_PASSWORD, on all workers.
 """
 
-with DAG(
-    "cdc_bootstrap",
-    description="Tables of the ring, read while they live",
-    schedule=CronTriggerTimetable(settings.bootstrap_schedule, timezone="UTC") if settings.bootstrap_schedule else None,
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    default_args={"owner": settings.owner, "retries": 3, "retry_delay": timedelta(minutes=1)},
-    params={
-        "table": Param("", type="string", title="Table", description="keyspace.table. Empty: the tables that are due."),
-        "token_range": Param(
-            "",
-            type="string",
-            pattern=r"^(-?\d*:-?\d*)?$",
-            title="Token range",
-            description="A:B: only tokens > A and <= B of that table. Empty: the whole ring.",
-        ),
-    },
-):
-    plan = PlanBootstrapOperator(task_id="plan", table="{{ params.table }}")
-    read = SparkJobOperator(
-        task_id="read",
-        job="bootstrap",
-        arguments=["--table", "{{ params.table }}", "--token-range={{ params.token_range }}", "--due", "--touched"],
-    )
-    plan >> read
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_bootstrap"),
+        description="Tables of the ring, read while they live",
+        schedule=CronTriggerTimetable(pipeline.airflow.bootstrap_schedule, timezone="UTC") if pipeline.airflow.bootstrap_schedule else None,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 3, "retry_delay": timedelta(minutes=1)},
+        params={
+            "table": Param("", type="string", title="Table", description="keyspace.table. Empty: the tables that are due."),
+            "token_range": Param(
+                "",
+                type="string",
+                pattern=r"^(-?\d*:-?\d*)?$",
+                title="Token range",
+                description="A:B: only tokens > A and <= B of that table. Empty: the whole ring.",
+            ),
+        },
+    ):
+        plan = PlanBootstrapOperator(task_id="plan", table="{{ params.table }}")
+        read = SparkJobOperator(
+            task_id="read",
+            job="bootstrap",
+            arguments=["--table", "{{ params.table }}", "--token-range={{ params.token_range }}", "--due", "--touched"],
+        )
+        plan >> read

@@ -30,22 +30,23 @@ Batches: `batches/<cluster>/<number>/` in the bucket. One segment's story: `ledg
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 
-with DAG(
-    "cdc_ingest",
-    description="Segments from the ring into changes and tables",
-    schedule=settings.ingest_schedule,
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
-):
-    plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")
-    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[settings.outbox])
-    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[settings.tables])
-    failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
-    segment = SegmentOperator.partial(
-        task_id="segment", retries=0, map_index_template="{{ segment }}", doc_md="Red: this file needs a person. See the runbook."
-    ).expand(segment=failed.output)
-    plan >> ingest >> archive >> failed >> segment
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_ingest"),
+        description="Segments from the ring into changes and tables",
+        schedule=pipeline.airflow.ingest_schedule,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
+    ):
+        plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")
+        ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[pipeline.outbox])
+        archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
+        failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
+        segment = SegmentOperator.partial(
+            task_id="segment", retries=0, map_index_template="{{ segment }}", doc_md="Red: this file needs a person. See the runbook."
+        ).expand(segment=failed.output)
+        plan >> ingest >> archive >> failed >> segment

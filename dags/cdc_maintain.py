@@ -25,18 +25,19 @@ go. The task's log tells of each table what it lay in before and after (`table t
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 
-with DAG(
-    "cdc_maintain",
-    description="Purge what the state may forget, tidy the warehouse",
-    schedule=settings.maintain_schedule,
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
-):
-    plan = PlanMaintainOperator(task_id="plan", retries=20, retry_delay=timedelta(seconds=15))
-    maintain = SparkJobOperator(task_id="maintain", job="maintain", arguments=["--batch", BATCH])
-    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
-    plan >> maintain >> archive
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_maintain"),
+        description="Purge what the state may forget, tidy the warehouse",
+        schedule=pipeline.airflow.maintain_schedule,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
+    ):
+        plan = PlanMaintainOperator(task_id="plan", retries=20, retry_delay=timedelta(seconds=15))
+        maintain = SparkJobOperator(task_id="maintain", job="maintain", arguments=["--batch", BATCH])
+        archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
+        plan >> maintain >> archive

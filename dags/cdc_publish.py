@@ -21,25 +21,26 @@ Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that 
 
 SINCE = "{{ params.since }}"
 
-with DAG(
-    "cdc_publish",
-    description="Change events from the outbox to Kafka",
-    schedule=settings.publish_schedule,
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    params={
-        "since": Param(
-            "last",
-            enum=["last", "beginning"],
-            title="Look at",
-            description="What was sealed since the last run, or everything (after a topic was lost). Kafka itself says what it lacks.",
-        )
-    },
-    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
-):
-    due = PublishDueOperator(task_id="due", since=SINCE)
-    publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE])
-    due >> publish
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_publish"),
+        description="Change events from the outbox to Kafka",
+        schedule=pipeline.publish_schedule,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        params={
+            "since": Param(
+                "last",
+                enum=["last", "beginning"],
+                title="Look at",
+                description="What was sealed since the last run, or everything (after a topic was lost). Kafka itself says what it lacks.",
+            )
+        },
+        default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
+    ):
+        due = PublishDueOperator(task_id="due", since=SINCE)
+        publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE])
+        due >> publish

@@ -22,28 +22,33 @@ Its own hourly schedule does nothing: it is there because a backfill needs one. 
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 
-with DAG(
-    "cdc_replay",
-    description="Archived segments of some hours, once more",
-    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    default_args={"owner": settings.owner, "retries": 2, "retry_delay": timedelta(seconds=30)},
-    params={
-        "start": Param(None, type=["null", "string"], format="date-time", title="From", description="First hour (UTC). Empty: the run's."),
-        "end": Param(None, type=["null", "string"], format="date-time", title="To", description="End (UTC), excluded. Empty: the run's."),
-    },
-):
-    plan = PlanReplayOperator(
-        task_id="plan",
-        start="{{ params.start or data_interval_start.isoformat() }}",
-        end="{{ params.end or data_interval_end.isoformat() }}",
-        retries=20,
-        retry_delay=timedelta(seconds=15),
-    )
-    ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[settings.outbox])
-    archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[settings.tables])
-    plan >> ingest >> archive
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_replay"),
+        description="Archived segments of some hours, once more",
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
+        params={
+            "start": Param(
+                None, type=["null", "string"], format="date-time", title="From", description="First hour (UTC). Empty: the run's."
+            ),
+            "end": Param(
+                None, type=["null", "string"], format="date-time", title="To", description="End (UTC), excluded. Empty: the run's."
+            ),
+        },
+    ):
+        plan = PlanReplayOperator(
+            task_id="plan",
+            start="{{ params.start or data_interval_start.isoformat() }}",
+            end="{{ params.end or data_interval_end.isoformat() }}",
+            retries=20,
+            retry_delay=timedelta(seconds=15),
+        )
+        ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[pipeline.outbox])
+        archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
+        plan >> ingest >> archive

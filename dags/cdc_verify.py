@@ -26,43 +26,46 @@ Report and picture: `verify/<cluster>/<time>.json` and `.svg` in the bucket. The
 Without it this DAG skips.
 """
 
-with DAG(
-    "cdc_verify",
-    description="Tables against the ring",
-    schedule=settings.verify_schedule,
-    start_date=settings.start_date,
-    catchup=False,
-    max_active_runs=1,
-    doc_md=RUNBOOK,
-    tags=["writetime", settings.pipeline],
-    default_args={"owner": settings.owner, "retries": 0, "execution_timeout": timedelta(hours=12)},
-    params={
-        "table": Param(None, type=["null", "string"], title="Table", description="keyspace.table; empty: all that are captured."),
-        "share": Param(
-            0.1,
-            type="number",
-            exclusiveMinimum=0,
-            maximum=1,
-            title="Share",
-            description="Share of the token ranges that is compared; 1: all. Each day of a schedule takes other ranges.",
-        ),
-        "token_range": Param(
-            None, type=["null", "string"], title="Tokens", description="A:B: only tokens above A and up to B. Empty: the whole ring."
-        ),
-        "wait": Param(900, type="integer", minimum=0, title="Wait", description="Seconds to wait for the batch that settles what differs."),
-        "tell_values": Param(False, type="boolean", title="Values", description="Tell values of rows that differ, in the report."),
-    },
-):
-    CheckJobOperator(
-        task_id="verify",
-        job="verify",
-        asks_ring=True,
-        arguments=[
-            "--share={{ params.share }}",
-            "--seed={{ dag_run.run_after.strftime('%Y%m%d') }}",
-            "--wait={{ params.wait }}",
-            "{{ '--table=' ~ params.table if params.table else '' }}",
-            "{{ '--token-range=' ~ params.token_range if params.token_range else '' }}",
-            "{{ '--values' if params.tell_values else '' }}",
-        ],
-    )
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_verify"),
+        description="Tables against the ring",
+        schedule=pipeline.airflow.verify_schedule,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 0, "execution_timeout": timedelta(hours=12)},
+        params={
+            "table": Param(None, type=["null", "string"], title="Table", description="keyspace.table; empty: all that are captured."),
+            "share": Param(
+                0.1,
+                type="number",
+                exclusiveMinimum=0,
+                maximum=1,
+                title="Share",
+                description="Share of the token ranges that is compared; 1: all. Each day of a schedule takes other ranges.",
+            ),
+            "token_range": Param(
+                None, type=["null", "string"], title="Tokens", description="A:B: only tokens above A and up to B. Empty: the whole ring."
+            ),
+            "wait": Param(
+                900, type="integer", minimum=0, title="Wait", description="Seconds to wait for the batch that settles what differs."
+            ),
+            "tell_values": Param(False, type="boolean", title="Values", description="Tell values of rows that differ, in the report."),
+        },
+    ):
+        CheckJobOperator(
+            task_id="verify",
+            job="verify",
+            asks_ring=True,
+            arguments=[
+                "--share={{ params.share }}",
+                "--seed={{ dag_run.run_after.strftime('%Y%m%d') }}",
+                "--wait={{ params.wait }}",
+                "{{ '--table=' ~ params.table if params.table else '' }}",
+                "{{ '--token-range=' ~ params.token_range if params.token_range else '' }}",
+                "{{ '--values' if params.tell_values else '' }}",
+            ],
+        )

@@ -1,7 +1,8 @@
 """Airflow operators of writetime: thin shells around the core's batch functions, and around spark-submit.
 
-They read the pipeline's YAML that WRITETIME_CONFIG names, hand over, and turn what comes back into XComs, skips and failures with
-names. They start Spark jobs by path and never import them. Every `.py` in this folder is executed by Airflow under its bare name.
+They read the YAML of their DAG's pipeline, hand over, and turn what comes back into XComs, skips and failures with names. They start
+Spark jobs by path and never import them. Which YAML, and where the page shows that pipeline, comes to each task as `config` and `page`
+from its DAG's `default_args` (`writetime_settings`). Every `.py` in this folder is executed by Airflow under its bare name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import AssetAlias, BaseOperator, BaseOperatorLink, Context
+from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from writetime_page import address
 from writetime_settings import table_asset
@@ -30,24 +31,20 @@ from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
 from writetime.names import touched_prefix
+from writetime.pipelines import SETTING
 from writetime.quarantine import release
 from writetime.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
-CONNECTION = "spark_writetime"
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def config_path() -> str:
-    """The pipeline's YAML, by the environment of scheduler and workers."""
-    path = os.environ.get("WRITETIME_CONFIG")
+def opened(path: str) -> tuple[PipelineConfig, Store]:
+    """The pipeline that a YAML describes, and its bucket."""
     if not path:
-        raise AirflowFailException("WRITETIME_CONFIG is not set: let it name the pipeline's YAML, for the scheduler and all workers")
-    return path
-
-
-def pipeline() -> tuple[PipelineConfig, Store]:
+        raise AirflowFailException(f"{SETTING} is not set: let it name the pipeline's YAML, for the DAG processor and all workers")
     try:
-        config = load(config_path())
+        config = load(path)
         return config, open_store(config.bucket)
     except WritetimeError as error:
         raise failure(error) from error
@@ -58,24 +55,36 @@ def failure(error: WritetimeError) -> AirflowException:
     return AirflowException(str(error)) if error.retriable else AirflowFailException(str(error))
 
 
-def planned(plan: Callable[..., Manifest | None], nothing: str) -> Manifest:
-    """What `plan` gives for the pipeline as of now; skips what follows, with `nothing` for the reason, when there is nothing to do."""
-    config, store = pipeline()
-    try:
-        cluster = config.cluster.name
-        manifest = plan(store, cluster, now=checked_clock(store, cluster, datetime.now(UTC)))
-    except WritetimeError as error:
-        raise failure(error) from error
-    if manifest is None:
-        raise AirflowSkipException(nothing)
-    return manifest
+class PipelineOperator(BaseOperator):
+    """What works on one pipeline: the one whose YAML is `config`. `page`: where the page shows it."""
+
+    def __init__(self, *, config: str = "", page: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self.page = page
+
+    def pipeline(self) -> tuple[PipelineConfig, Store]:
+        """The pipeline as its YAML says now."""
+        return opened(self.config)
+
+    def planned(self, plan: Callable[..., Manifest | None], nothing: str) -> Manifest:
+        """What `plan` gives for the pipeline as of now; skips what follows, with `nothing` for the reason, when there is nothing to do."""
+        config, store = self.pipeline()
+        try:
+            cluster = config.cluster.name
+            manifest = plan(store, cluster, now=checked_clock(store, cluster, datetime.now(UTC)))
+        except WritetimeError as error:
+            raise failure(error) from error
+        if manifest is None:
+            raise AirflowSkipException(nothing)
+        return manifest
 
 
-class PlanBatchOperator(BaseOperator):
+class PlanBatchOperator(PipelineOperator):
     """Plan the next batch over what has come in or expired; its number is the XCom. Skips what follows when there is nothing to do."""
 
     def execute(self, context: Context) -> int:
-        config, store = pipeline()
+        config, store = self.pipeline()
         try:
             keystore = config.cluster.commitlog_keystore
             released = release(store, config.cluster.name, None if keystore is None else Keystore.from_environment(keystore))
@@ -84,12 +93,12 @@ class PlanBatchOperator(BaseOperator):
         if released:
             self.log.info("the schema that these waited for is there: %s", ", ".join(released))
         plan = partial(plan_ingest, max_segments=config.segments_per_batch)
-        manifest = planned(plan, "nothing has come in, and nothing captured has expired")
+        manifest = self.planned(plan, "nothing has come in, and nothing captured has expired")
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
 
 
-class PlanReplayOperator(BaseOperator):
+class PlanReplayOperator(PipelineOperator):
     """Plan a batch over the archived segments of an interval of hours; its number is the XCom. Skips when there are none."""
 
     template_fields: Sequence[str] = ("start", "end")
@@ -104,21 +113,21 @@ class PlanReplayOperator(BaseOperator):
             raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
         start, end = datetime.fromisoformat(self.start), datetime.fromisoformat(self.end)
         plan = partial(plan_replay, start=start, end=end)
-        manifest = planned(plan, f"no segment in the archive was sealed between {start} and {end}")
+        manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
         return manifest.number
 
 
-class PlanMaintainOperator(BaseOperator):
+class PlanMaintainOperator(PipelineOperator):
     """Plan a batch of maintenance; its number is the XCom. Skips while there is no state."""
 
     def execute(self, context: Context) -> int:
-        manifest = planned(plan_maintain, "no batch has been sealed yet: there is no state to maintain")
+        manifest = self.planned(plan_maintain, "no batch has been sealed yet: there is no state to maintain")
         self.log.info("batch %s (maintain)", manifest.number)
         return manifest.number
 
 
-class PlanBootstrapOperator(BaseOperator):
+class PlanBootstrapOperator(PipelineOperator):
     """The tables to be read from the ring: that one, or those due; skips what follows when there are none, nor rows to be read again."""
 
     template_fields: Sequence[str] = ("table",)
@@ -130,7 +139,7 @@ class PlanBootstrapOperator(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         if self.table:
             return [self.table]
-        config, store = pipeline()
+        config, store = self.pipeline()
         try:
             tables = [table.full_name for table in due(store, config)]
         except WritetimeError as error:
@@ -143,25 +152,48 @@ class PlanBootstrapOperator(BaseOperator):
 
 
 class SparkJobOperator(SparkSubmitOperator):
-    """Run one of the project's Spark jobs by spark-submit, with the jars that set-up has locked."""
+    """Run one of the project's Spark jobs for the pipeline whose YAML is `config`, by spark-submit, with the jars set-up has locked."""
 
-    def __init__(self, *, job: str, arguments: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        job: str,
+        config: str = "",
+        page: str = "",
+        spark_connection: str = "spark_writetime",
+        spark_pool: str | None = None,
+        arguments: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        if spark_pool:
+            kwargs["pool"] = spark_pool
         jars = sorted(str(jar) for jar in (ROOT / "jars" / "spark").glob("*.jar"))
         super().__init__(
             application=str(ROOT / "spark_jobs" / f"{job}.py"),
-            application_args=["--config", os.environ.get("WRITETIME_CONFIG", ""), *arguments],
-            conn_id=CONNECTION,
+            application_args=["--config", config, *arguments],
+            name=f"writetime {job}",
+            conn_id=spark_connection,
             jars=",".join(jars) or None,
-            env_vars={"PYTHONPATH": str(ROOT)},
-            conf={"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if _local() else None,
             verbose=False,
             **kwargs,
         )
+        self.config = config
+        self.page = page
+
+    def execute(self, context: Context) -> None:
+        config, _ = opened(self.config)
+        self.name = f"{self.name} {config.pipeline}"
+        self.conf = (_LOOPBACK if _is_local(self._conn_id) else {}) | config.spark.submit | (self.conf or {})
+        # The driver inherits it from this process, which is the task's own. What the operator calls env_vars would go to the cluster alone
+        # where that is Kubernetes, although the driver is here.
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        super().execute(context)
 
 
-def _local() -> bool:
-    """Whether driver and executors share this machine, so that nothing has to listen on other addresses."""
-    return '"host": "local' in os.environ.get(f"AIRFLOW_CONN_{CONNECTION.upper()}", "")
+def _is_local(connection: str) -> bool:
+    """Whether driver and executors share this machine, so that nothing has to listen on other addresses. On a cluster the executors call
+    the driver back, by the name of its machine unless `spark.submit` says another."""
+    return (BaseHook.get_connection(connection).host or "").startswith("local")
 
 
 class BatchLink(BaseOperatorLink):
@@ -171,10 +203,10 @@ class BatchLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """For the batch of a task that has run."""
-        return address(f"batches/{int(operator.batch)}")
+        return address(f"{operator.page}batches/{int(operator.batch)}")
 
 
-class ArchiveBatchOperator(BaseOperator):
+class ArchiveBatchOperator(PipelineOperator):
     """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object. An asset alias among its
     outlets gets an asset for each table that has changed: a hint, for DAGs that start on it; the seal is what counts."""
 
@@ -186,7 +218,7 @@ class ArchiveBatchOperator(BaseOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> dict[str, str]:
-        config, store = pipeline()
+        config, store = self.pipeline()
         try:
             moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))
             sealed = read_sealed(store, config.cluster.name, int(self.batch))
@@ -199,7 +231,7 @@ class ArchiveBatchOperator(BaseOperator):
         return moved
 
 
-class FailedSegmentsOperator(BaseOperator):
+class FailedSegmentsOperator(PipelineOperator):
     """The batch's segments that need a person, as arguments for one task each."""
 
     template_fields: Sequence[str] = ("batch",)
@@ -209,7 +241,7 @@ class FailedSegmentsOperator(BaseOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[str]:
-        config, store = pipeline()
+        config, store = self.pipeline()
         sealed = read_sealed(store, config.cluster.name, int(self.batch))
         return [outcome.object for outcome in sealed.segments if not outcome.ok] if sealed else []
 
@@ -221,10 +253,10 @@ class SegmentLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """For the segment of a task that has run."""
-        return address("segment", name=operator.segment)
+        return address(f"{operator.page}segment", name=operator.segment)
 
 
-class SegmentOperator(BaseOperator):
+class SegmentOperator(PipelineOperator):
     """One segment that could not be used whole: red until its object is good. Cleared, it is checked again and let into the next batch."""
 
     template_fields: Sequence[str] = ("segment",)
@@ -237,7 +269,7 @@ class SegmentOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         # The label of the square in the grid: node and file, not a number.
         context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
-        config, store = pipeline()
+        config, store = self.pipeline()
         try:
             keystore = config.cluster.commitlog_keystore
             keys = None if keystore is None else Keystore.from_environment(keystore)
@@ -256,7 +288,7 @@ class SegmentOperator(BaseOperator):
         return self.segment
 
 
-class PublishDueOperator(BaseOperator):
+class PublishDueOperator(PipelineOperator):
     """Skips what follows when everything sealed is known to be in Kafka, unless Kafka is to be asked about all of it (`since`)."""
 
     template_fields: Sequence[str] = ("since",)
@@ -266,7 +298,7 @@ class PublishDueOperator(BaseOperator):
         self.since = since
 
     def execute(self, context: Context) -> None:
-        config, store = pipeline()
+        config, store = self.pipeline()
         if config.kafka is None and config.files is None:
             raise AirflowSkipException("the pipeline has neither `kafka` nor `files`: nothing is published")
         heartbeat, now = config.kafka.heartbeat_interval_ms if config.kafka else 0, int(time.time() * 1000)
@@ -283,7 +315,7 @@ class CheckJobOperator(SparkJobOperator):
         self.asks_ring = asks_ring
 
     def execute(self, context: Context) -> None:
-        config, _ = pipeline()
+        config, _ = opened(self.config)
         if self.asks_ring and config.cluster.cql is None:
             raise AirflowSkipException("the pipeline has no `cluster.cql`: the ring is not asked")
         self.application_args = [argument for argument in self.application_args or [] if argument]

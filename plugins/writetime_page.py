@@ -29,21 +29,19 @@ class Page:
     """An ASGI app that is made when it is first asked."""
 
     def __init__(self) -> None:
-        self._app: Callable[[_Scope, _Receive, _Send], Awaitable[None]] | None = None
+        self._apps: Callable[[], Callable[[_Scope, _Receive, _Send], Awaitable[None]]] | None = None
         self._lock = Lock()
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        await self._made()(scope, receive, send)
+        await self._app()(scope, receive, send)
 
-    def _made(self) -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
+    def _app(self) -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
         with self._lock:
-            if self._app is None:
-                from writetime_page_access import AirflowAccess, Pipeline
-                from writetime_page_app import build
+            if self._apps is None:
+                from writetime_page_access import Pages
 
-                pipeline = Pipeline()
-                self._app = build(pipeline.batches, pipeline.rules, AirflowAccess())
-            return self._app
+                self._apps = Pages().app
+            return self._apps()
 
 
 def _root() -> str:

@@ -7,6 +7,8 @@ what was quarantined, unless airflow.cfg says `[writetime] previews = shapes`.
 from __future__ import annotations
 
 import os
+from functools import cache
+from pathlib import Path
 from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,12 +21,12 @@ from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.sdk.exceptions import AirflowException
 from airflow.utils.types import DagRunTriggeredByType
-from fastapi import HTTPException, Request
-from writetime_page_app import INGEST, Started
+from fastapi import FastAPI, HTTPException, Request
+from writetime_page_app import INGEST, REPLAY, Shown, Started, build, build_all
+from writetime_settings import dag_id
 
-from writetime.columns import Rules
-from writetime.config import load
 from writetime.errors import ConfigError
+from writetime.pipelines import SETTING, Pipeline, files, pipelines
 from writetime.status.batches import Batches
 from writetime.store import open_store
 
@@ -36,9 +38,9 @@ class AirflowAccess:
         """Who asks, by token or cookie; HTTPException 401 or 403."""
         return await get_user(request, None, await bearer_scheme(request))
 
-    def may_read(self, user: Any) -> bool:
-        """Whether they may see the DAG that takes segments in."""
-        return get_auth_manager().is_authorized_dag(method="GET", details=_details(INGEST), user=user)
+    def may_read(self, user: Any, dag_id: str) -> bool:
+        """Whether they may see a DAG."""
+        return get_auth_manager().is_authorized_dag(method="GET", details=_details(dag_id), user=user)
 
     def may_trigger(self, user: Any, dag_id: str) -> bool:
         """Whether they may start runs of a DAG."""
@@ -69,32 +71,54 @@ class AirflowAccess:
         return conf.get("writetime", "previews", fallback="values") == "values"
 
 
-class Pipeline:
-    """The pipeline that WRITETIME_CONFIG names. Its batches are opened once, since what is sealed does not change."""
+class Pages:
+    """The app over the pipelines that WRITETIME_CONFIG names, as their files say now: made anew when one of them has changed. What is open
+    stays open until then, since what is sealed does not change."""
 
     def __init__(self) -> None:
-        self._batches: Batches | None = None
         self._lock = Lock()
+        self._stamp: tuple[tuple[Path, int], ...] | None = None
+        self._app: FastAPI | None = None
 
-    def rules(self) -> Rules:
-        """Which columns and rows are not to be seen, as the file says now. ConfigError if it cannot be read, or the salt lacks."""
-        return load(_config()).columns.rules
-
-    def batches(self) -> Batches:
-        """ConfigError until there is a pipeline."""
+    def app(self) -> FastAPI:
+        """The app for one request."""
         with self._lock:
-            if self._batches is None:
-                config = load(_config())
-                self._batches = Batches(open_store(config.bucket), config.cluster.name)
-            return self._batches
+            stamp = tuple((path, _changed(path)) for path in files(os.environ.get(SETTING)))
+            if self._app is None or stamp != self._stamp:
+                self._app, self._stamp = _built(), stamp
+            return self._app
 
 
-def _config() -> str:
-    path = os.environ.get("WRITETIME_CONFIG")
-    if not path:
-        hint = "Let it name the pipeline's YAML: the API server needs it too."
-        raise ConfigError("is not set", operation="open the pipeline", obj="WRITETIME_CONFIG", hint=hint)
-    return path
+def _built() -> FastAPI:
+    known, access = pipelines(os.environ.get(SETTING)), AirflowAccess()
+    if known.several:
+        problems = [str(problem) for problem in known.problems]
+        return build_all([_shown(pipeline, several=True) for pipeline in known.found], problems, access)
+    if known.found:
+        return build(_shown(known.found[0], several=False), access)
+    return build(Shown("", _none, _none), access)
+
+
+def _none() -> Any:
+    hint = "Let it name the pipeline's YAML: the API server needs it too."
+    unset = ConfigError("is not set", operation="open the pipeline", obj=SETTING, hint=hint)
+    raise next(iter(pipelines(os.environ.get(SETTING)).problems), unset)
+
+
+def _shown(pipeline: Pipeline, *, several: bool) -> Shown:
+    @cache
+    def batches() -> Batches:
+        return Batches(open_store(pipeline.config.bucket), pipeline.config.cluster.name)
+
+    name = pipeline.name if several else None
+    return Shown(pipeline.name, batches, lambda: pipeline.config.columns.rules, dag_id(INGEST, name), dag_id(REPLAY, name))
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _details(dag_id: str) -> DagDetails:

@@ -1,4 +1,5 @@
 """The page: rings, segments, batches, tables, quarantine, and two buttons. Server-rendered; a browser without scripts shows the same.
+Where Airflow has several pipelines, each has such a page below `pipeline/<name>/`, and above them is one that lists them.
 
 Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very
 origin, by somebody who may trigger that DAG. Names come from nodes and from forms: the templates escape all of them, and none is taken for
@@ -7,7 +8,7 @@ an object before it was found. What is shown comes from `writetime.status`, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -29,14 +30,16 @@ from writetime.batch.check import known_schema
 from writetime.columns import Rules
 from writetime.errors import WritetimeError
 from writetime.status import ledger, quarantine
-from writetime.status.batches import WINDOW, Batches
-from writetime.status.nodes import coverage, ring
+from writetime.status.batches import WINDOW, Batches, at_once
+from writetime.status.nodes import RingStatus, coverage, ring
 from writetime.status.tables import tables
 from writetime.status.text import span
 
 FILES: Final = Path(__file__).resolve().parent / "writetime_page_files"
 INGEST, REPLAY = "cdc_ingest", "cdc_replay"
 _MOST: Final = 500
+_GLANCE: Final = 20
+"""Batches that are looked at for the list of pipelines."""
 _LONGEST_REPLAY: Final = timedelta(days=31)
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
@@ -62,7 +65,7 @@ class Access(Protocol):
     async def user(self, request: Request) -> Any:
         """Who asks. HTTPException 401 if nobody says, 403 if it is not true."""
 
-    def may_read(self, user: Any) -> bool: ...
+    def may_read(self, user: Any, dag_id: str) -> bool: ...
 
     def may_trigger(self, user: Any, dag_id: str) -> bool: ...
 
@@ -77,35 +80,85 @@ class Access(Protocol):
         """Whether what is quarantined is shown with its values, to those who may trigger."""
 
 
-def build(open_batches: Callable[[], Batches], rules: Callable[[], Rules], access: Access) -> FastAPI:
-    """The app over a pipeline's batches; `rules` say which columns and rows are not to be seen."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A pipeline for the page: its batches, which columns and rows are not to be seen, and the DAGs that the buttons trigger."""
+
+    name: str
+    open_batches: Callable[[], Batches]
+    rules: Callable[[], Rules]
+    ingest: str = INGEST
+    replay: str = REPLAY
+
+
+def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> FastAPI:
+    """The app over one pipeline."""
 
     def require(request: Request, user: Any) -> None:
-        if not access.may_read(user):
-            raise HTTPException(403, f"You may not see the DAG {INGEST}, so you may not see this page.")
+        if not access.may_read(user, shown.ingest):
+            raise HTTPException(403, f"You may not see the DAG {shown.ingest}, so you may not see this page.")
         request.state.page_user = user
-        request.state.may_replay = access.may_trigger(user, REPLAY)
+        request.state.may_replay = access.may_trigger(user, shown.replay)
 
     async def reader(request: Request) -> None:
         await run_in_threadpool(require, request, await access.user(request))
 
+    app = _app(reader, shown.name if one_of_several else "")
+    _add_views(app, shown, access)
+    _add_buttons(app, shown, access)
+    return app
+
+
+def build_all(pipelines: Sequence[Shown], problems: Sequence[str], access: Access) -> FastAPI:
+    """The app over several pipelines: who may read none of them sees none, and nothing of the `problems` of others' files."""
+
+    def require(request: Request, user: Any) -> None:
+        request.state.readable = [shown for shown in pipelines if access.may_read(user, shown.ingest)]
+        # Where no file can be used there is no DAG to go by, and what is wrong is for whoever may see all.
+        if not request.state.readable and not (problems and not pipelines and access.may_read(user, INGEST)):
+            raise HTTPException(403, f"You may not see the DAG {INGEST} of any pipeline, so you may not see this page.")
+
+    async def reader(request: Request) -> None:
+        await run_in_threadpool(require, request, await access.user(request))
+
+    app = _app(reader, "")
+
+    @app.get("/")
+    def overview(request: Request) -> Response:
+        readable: list[Shown] = request.state.readable
+        return _page(request, "pipelines", rows=at_once(_look, readable), problems=problems)
+
+    for shown in pipelines:
+        app.mount(f"/pipeline/{shown.name}", build(shown, access, one_of_several=True))
+    return app
+
+
+def _app(reader: Callable[[Request], Awaitable[None]], pipeline: str) -> FastAPI:
+    """`pipeline`: the one of several whose app it is, below the app of all."""
     app = FastAPI(dependencies=[Depends(reader)], docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.pipeline = pipeline
     app.mount("/files", StaticFiles(directory=FILES / "static"), name="files")
     app.middleware("http")(_with_headers)
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(WritetimeError, _error)
-    _add_views(app, open_batches, rules, access)
-    _add_buttons(app, open_batches, access)
     return app
+
+
+def _look(shown: Shown) -> tuple[str, RingStatus | None, str]:
+    """A pipeline's name, its ring by the last batches, or why that cannot be told."""
+    try:
+        return shown.name, ring(shown.open_batches(), last=_GLANCE), ""
+    except WritetimeError as error:
+        return shown.name, None, str(error)
 
 
 # --- what is shown
 
 
-def _add_views(app: FastAPI, open_batches: Callable[[], Batches], rules: Callable[[], Rules], access: Access) -> None:
+def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/")
     def rings(request: Request, last: int = WINDOW) -> Response:
-        found = ring(open_batches(), last=_bounded(last))
+        found = ring(shown.open_batches(), last=_bounded(last))
         drawn = heat_map(
             coverage([node.node for node in found.nodes], found.batches), {node.node: node.address for node in found.nodes if node.address}
         )
@@ -117,55 +170,55 @@ def _add_views(app: FastAPI, open_batches: Callable[[], Batches], rules: Callabl
         moment = ledger.minute_of(minute)
         wrong = "Give a minute as 2026-01-31T10:05 (UTC)." if minute and moment is None else ""
         query = ledger.Query(asked["node"], moment, asked["name"], asked["state"])
-        found = ledger.Page((), note=wrong) if wrong else ledger.search(open_batches(), query, cursor=cursor)
+        found = ledger.Page((), note=wrong) if wrong else ledger.search(shown.open_batches(), query, cursor=cursor)
         more = urlencode({**asked, "cursor": found.next}) if found.next else ""
         return _page(request, "segments", asked=asked, page=found, more=more, states=ledger.STATES)
 
     @app.get("/segment")
     def segment(request: Request, name: str) -> Response:
-        batches = open_batches()
+        batches = shown.open_batches()
         row = _row(batches, name)
         held = batches.newest().sealed
-        may = row.object in (held.held if held else ()) and access.may_trigger(request.state.page_user, INGEST)
+        may = row.object in (held.held if held else ()) and access.may_trigger(request.state.page_user, shown.ingest)
         return _page(request, "segment", row=row, bucket=batches.store.url, may_rerun=may and row.state == "quarantined")
 
     @app.get("/batches")
     def all_batches(request: Request, before: int | None = None) -> Response:
-        batches = open_batches()
+        batches = shown.open_batches()
         found, newest = batches.latest(100, before=before), batches.newest()
         more = found[-1].number if found and found[-1].number > 1 else None
         return _page(request, "batches", batches=found, more=more, newest=newest)
 
     @app.get("/batches/{number}")
     def batch(request: Request, number: int) -> Response:
-        documents = open_batches().documents(number) if 0 < number < 10**10 else None
+        documents = shown.open_batches().documents(number) if 0 < number < 10**10 else None
         if documents is None:
             raise HTTPException(404, "There is no sealed batch of that number.")
         return _page(request, "batch", manifest=documents[0], sealed=documents[1])
 
     @app.get("/tables")
     def all_tables(request: Request, last: int = WINDOW) -> Response:
-        found = tables(open_batches(), last=_bounded(last))
+        found = tables(shown.open_batches(), last=_bounded(last))
         return _page(request, "tables", found=found, last=_bounded(last), lag=lag_plot(found.batches))
 
     @app.get("/quarantine")
     def pieces(request: Request, cursor: str = "") -> Response:
-        found, following = quarantine.quarantined(open_batches(), cursor=cursor)
+        found, following = quarantine.quarantined(shown.open_batches(), cursor=cursor)
         return _page(request, "quarantine", pieces=found, more=urlencode({"cursor": following}) if following else "")
 
     @app.get("/quarantine/piece")
     def piece(request: Request, name: str) -> Response:
-        batches = open_batches()
+        batches = shown.open_batches()
         kept = quarantine.piece(batches, name)
         if kept is None:
             raise HTTPException(404, "There is nothing of that name in quarantine.")
-        values = access.shows_values and access.may_trigger(request.state.page_user, INGEST)
-        look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), rules(), values=values)
+        values = access.shows_values and access.may_trigger(request.state.page_user, shown.ingest)
+        look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
         return _page(request, "piece", kept=kept, look=look)
 
     @app.get("/started")
     def started(request: Request, dag: str, run: str, paused: bool = False) -> Response:
-        if dag not in (INGEST, REPLAY):
+        if dag not in (shown.ingest, shown.replay):
             raise HTTPException(404, "There is no such DAG of writetime's.")
         return _page(request, "started", started=Started(dag, run, paused))
 
@@ -173,15 +226,15 @@ def _add_views(app: FastAPI, open_batches: Callable[[], Batches], rules: Callabl
 # --- what is done
 
 
-def _add_buttons(app: FastAPI, open_batches: Callable[[], Batches], access: Access) -> None:
+def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
     def require(request: Request, dag_id: str) -> None:
         if not access.may_trigger(request.state.page_user, dag_id):
             raise HTTPException(403, f"You may not trigger {dag_id}.")
 
     @app.get("/rerun")
     def ask_rerun(request: Request, name: str) -> Response:
-        require(request, INGEST)
-        return _page(request, "rerun", row=_held(open_batches(), name))
+        require(request, shown.ingest)
+        return _page(request, "rerun", row=_held(shown.open_batches(), name), dag_id=shown.ingest)
 
     @app.post("/rerun")
     async def rerun(request: Request) -> Response:
@@ -189,21 +242,23 @@ def _add_buttons(app: FastAPI, open_batches: Callable[[], Batches], access: Acce
         form = await request.form()
 
         def do() -> Started:
-            require(request, INGEST)
-            batches = open_batches()
+            require(request, shown.ingest)
+            batches = shown.open_batches()
             row = _held(batches, str(form.get("name", "")))
             mark_for_retry(batches.store, row.object)
             note = f"{row.object} is taken in again"
-            return access.trigger(request.state.page_user, INGEST, {}, note)
+            return access.trigger(request.state.page_user, shown.ingest, {}, note)
 
         return _see(request, await run_in_threadpool(do))
 
     @app.get("/replay")
     def ask_replay(request: Request, start: str = "", end: str = "") -> Response:
-        require(request, REPLAY)
+        require(request, shown.replay)
         hours, wrong = _hours(start, end) if start or end else (None, "")
-        there = _archived(open_batches(), *hours) if hours else 0
-        return _page(request, "replay", start=start, end=end, hours=hours, wrong=wrong, there=there, most=ledger.PAGE * 50)
+        there = _archived(shown.open_batches(), *hours) if hours else 0
+        return _page(
+            request, "replay", start=start, end=end, hours=hours, wrong=wrong, there=there, most=ledger.PAGE * 50, dag_id=shown.replay
+        )
 
     @app.post("/replay")
     async def replay(request: Request) -> Response:
@@ -212,11 +267,11 @@ def _add_buttons(app: FastAPI, open_batches: Callable[[], Batches], access: Acce
         hours, wrong = _hours(str(form.get("start", "")), str(form.get("end", "")))
 
         def do() -> Started:
-            require(request, REPLAY)
+            require(request, shown.replay)
             if hours is None:
                 raise HTTPException(422, wrong)
             settings = {"start": hours[0].isoformat(), "end": hours[1].isoformat()}
-            return access.trigger(request.state.page_user, REPLAY, settings, f"from {settings['start']} to {settings['end']}")
+            return access.trigger(request.state.page_user, shown.replay, settings, f"from {settings['start']} to {settings['end']}")
 
         return _see(request, await run_in_threadpool(do))
 
@@ -274,9 +329,13 @@ def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
 
 def _page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
     root = request.scope.get("root_path", "")
+    pipeline: str = request.app.state.pipeline
+    top = root.removesuffix(f"/pipeline/{pipeline}")
     about = {
         "root": root,
-        "airflow": root.removesuffix("/writetime"),
+        "top": top,
+        "airflow": top.removesuffix("/writetime"),
+        "pipeline": pipeline,
         "may_replay": getattr(request.state, "may_replay", False),
         "now": datetime.now(UTC),
     }
@@ -300,8 +359,10 @@ def _error(request: Request, error: Exception) -> Response:
 
 
 async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
+    # Before the call, which changes the scope. A pipeline may be named `files` too.
+    is_file = request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/files/")
     response: Response = await call_next(request)
-    if "/files/" in request.url.path:
+    if is_file:
         response.headers["Cache-Control"] = "max-age=300"
         return response
     response.headers.update(_HEADERS)

@@ -1,52 +1,104 @@
-"""What the DAGs need to know while they are parsed: names and schedules, from the pipeline's YAML. No store is opened here."""
+"""What the DAGs need to know while they are parsed: names, schedules, defaults of tasks, by the pipelines' YAMLs. Opens no store.
+
+Strategy: a DAG file makes its DAG once for each of `settings()`. One file in WRITETIME_CONFIG gives the DAGs their plain names, several put
+`__<pipeline>` behind them (`writetime.pipelines`). A YAML that cannot be used has no DAGs and takes none from the others; `tell_problems`
+makes it an import error, which Airflow shows on top of every page. The YAMLs are read at each parse, so that nothing is to be restarted.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
 
-from writetime.config import AirflowConfig, load
+from writetime.config import AirflowConfig
+from writetime.errors import ConfigError
+from writetime.pipelines import SETTING, Pipelines, pipelines
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Parse-time facts of the pipeline that WRITETIME_CONFIG names."""
+    """Parse-time facts of one pipeline. `config`: its YAML, empty where there is none; `several`: whether DAGs go by its name."""
 
     pipeline: str
-    owner: str
-    ingest_schedule: str | None
-    bootstrap_schedule: str | None
-    maintain_schedule: str | None
-    verify_schedule: str | None
-    audit_schedule: str | None
-    publish_schedule: AssetOrTimeSchedule | list[Asset]
-    outbox: Asset
-    tables: AssetAlias
+    config: str
+    several: bool
+    airflow: AirflowConfig
     start_date: datetime = datetime(2020, 1, 1, tzinfo=UTC)
 
+    def dag_id(self, name: str) -> str:
+        """What a DAG of this pipeline is called."""
+        return dag_id(name, self.pipeline if self.several else None)
 
-def read_settings() -> Settings:
-    """Without WRITETIME_CONFIG the DAGs still load, under the name `unconfigured`, so that the UI can say what is missing."""
-    path = os.environ.get("WRITETIME_CONFIG")
-    config = load(path) if path else None
-    airflow = config.airflow if config else AirflowConfig()
-    pipeline = config.pipeline if config else "unconfigured"
-    outbox = Asset("writetime_outbox", uri=f"writetime://{pipeline}/outbox")
-    return Settings(
-        pipeline=pipeline,
-        owner=airflow.owner,
-        ingest_schedule=airflow.ingest_schedule,
-        bootstrap_schedule=airflow.bootstrap_schedule,
-        maintain_schedule=airflow.maintain_schedule,
-        verify_schedule=airflow.verify_schedule,
-        audit_schedule=airflow.audit_schedule,
-        publish_schedule=publish_schedule(outbox, airflow.publish_fallback),
-        outbox=outbox,
-        tables=AssetAlias(f"writetime_tables_{pipeline}"),
-    )
+    @property
+    def tags(self) -> list[str]:
+        """Of all DAGs."""
+        return ["writetime", self.pipeline]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Of all tasks. The operators find their pipeline in `config`, whatever the environment of who runs them names first."""
+        pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
+        return {
+            "owner": self.airflow.owner,
+            "config": self.config,
+            "page": page_of(self.pipeline) if self.several else "",
+            "spark_connection": self.airflow.spark_connection,
+            **{kind: pool for kind, pool in pools.items() if pool},
+        }
+
+    @property
+    def outbox(self) -> Asset:
+        """The sealed batches that are to be published."""
+        name = f"writetime_outbox__{self.pipeline}" if self.several else "writetime_outbox"
+        return Asset(name, uri=f"writetime://{self.pipeline}/outbox")
+
+    @property
+    def tables(self) -> AssetAlias:
+        """Stands for the tables that a batch has changed, which are not known before."""
+        return AssetAlias(f"writetime_tables_{self.pipeline}")
+
+    @property
+    def publish_schedule(self) -> AssetOrTimeSchedule | list[Asset]:
+        """On every seal; and by the clock besides, since Airflow may lose an asset's event."""
+        if self.airflow.publish_fallback is None:
+            return [self.outbox]
+        return AssetOrTimeSchedule(timetable=CronTriggerTimetable(self.airflow.publish_fallback, timezone="UTC"), assets=[self.outbox])
+
+
+def settings() -> Iterator[Settings]:
+    """Those of each pipeline. Without WRITETIME_CONFIG the DAGs still load, under the name `unconfigured`, so that the UI can say what is
+    missing."""
+    known = _known()
+    for pipeline in known.found:
+        yield Settings(pipeline.name, str(pipeline.path), known.several, pipeline.config.airflow)
+    if not known.found and not known.problems:
+        yield Settings("unconfigured", "", False, AirflowConfig())
+
+
+def tell_problems() -> None:
+    """ConfigError with all that is wrong with any pipeline's YAML, if anything is."""
+    if problems := _known().problems:
+        raise ConfigError(
+            "\n" + "\n".join(f"* {problem}" for problem in problems),
+            operation="read the pipelines",
+            obj=os.environ.get(SETTING, ""),
+            hint="These have no DAGs until that is mended; all others go on.",
+        )
+
+
+def dag_id(name: str, pipeline: str | None) -> str:
+    """What the DAG `name` of a pipeline is called; without a pipeline it is the only one's."""
+    return name if pipeline is None else f"{name}__{pipeline}"
+
+
+def page_of(pipeline: str) -> str:
+    """Where the page of several pipelines shows this one, under its own prefix."""
+    return f"pipeline/{pipeline}/"
 
 
 def table_asset(pipeline: str, table: str) -> Asset:
@@ -54,11 +106,5 @@ def table_asset(pipeline: str, table: str) -> Asset:
     return Asset(uri=f"writetime://{pipeline}/{table.replace('.', '/')}")
 
 
-def publish_schedule(outbox: Asset, fallback: str | None) -> AssetOrTimeSchedule | list[Asset]:
-    """On every seal; and by the clock besides, since Airflow may lose an asset's event."""
-    if fallback is None:
-        return [outbox]
-    return AssetOrTimeSchedule(timetable=CronTriggerTimetable(fallback, timezone="UTC"), assets=[outbox])
-
-
-settings = read_settings()
+def _known() -> Pipelines:
+    return pipelines(os.environ.get(SETTING))

@@ -354,12 +354,29 @@ class SparkConfig(_Model):
     master: str = Field(default="local[2]", description="Spark master, when the Airflow connection does not say.")
     shuffle_partitions: int = Field(default=4, ge=1, description="Partitions of the shuffle by key bucket.")
     conf: dict[str, str] = Field(default={}, description="Any Spark options, passed through.")
+    submit: dict[str, str] = Field(
+        default={},
+        description="Options that spark-submit has to know before a job begins, which `conf` is too late for: spark.driver.memory, "
+        "spark.archives, spark.pyspark.python, spark.kubernetes.*, spark.yarn.*. They stand in its command line and in the task's log: no "
+        "secrets here.",
+    )
 
 
 class AirflowConfig(_Model):
     """How the DAGs are scheduled and to whom they belong."""
 
     owner: str = Field(default="writetime", description="Owner of the DAGs.")
+    pool: str | None = Field(
+        default=None, min_length=1, description="Airflow's pool that all tasks take a slot of; null: its default_pool. It has to be there."
+    )
+    spark_pool: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The pool of the tasks that run a Spark job; null: `pool`. Pipelines that name the same one share its slots.",
+    )
+    spark_connection: str = Field(
+        default="spark_writetime", min_length=1, description="Airflow's connection of type `spark` that says where the jobs run."
+    )
     ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
     publish_fallback: str | None = Field(
         default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch; null: none."

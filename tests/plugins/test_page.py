@@ -58,11 +58,11 @@ class Guard:
             raise HTTPException(401, "Not authenticated")
         return request.headers["user"]
 
-    def may_read(self, user: str) -> bool:
-        return user != "stranger"
+    def may_read(self, user: str, dag_id: str) -> bool:
+        return user != "stranger" and not (user == "bookmaker" and dag_id != "cdc_ingest__bets")
 
     def may_trigger(self, user: str, dag_id: str) -> bool:
-        return user == "operator" or (user == "replayer" and dag_id == "cdc_replay")
+        return user == "operator" or (user == "replayer" and dag_id.partition("__")[0] == "cdc_replay")
 
     def trigger(self, user: str, dag_id: str, settings: dict[str, str], note: str) -> Any:
         self.runs.append((user, dag_id, settings))
@@ -89,7 +89,7 @@ def browse(page: Any, folder: Path) -> Browser:
     guard = Guard(page.Started)
     batches = Batches(LocalStore(folder), bucket.CLUSTER)
     root = FastAPI()
-    root.mount("/writetime", page.build(lambda: batches, Rules, guard))
+    root.mount("/writetime", page.build(page.Shown("orders", lambda: batches, Rules), guard))
     return Browser(TestClient(root), guard)
 
 
@@ -322,7 +322,86 @@ def test_a_bucket_that_cannot_be_read_is_told(page: Any) -> None:
     def broken() -> Batches:
         raise StoreUnavailable("no answer", operation="list objects", obj="<cdc>")
 
-    client = TestClient(page.build(broken, Rules, Guard(page.Started)))
+    client = TestClient(page.build(page.Shown("orders", broken, Rules), Guard(page.Started)))
     answer = client.get("/", headers={"user": "operator"})
     assert answer.status_code == 503
     assert "list objects: <cdc>: no answer" in text(answer.text)
+
+
+# --- several pipelines
+
+
+@pytest.fixture
+def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
+    """Two pipelines, and a file that is wrong. One has a bucket that cannot be read, the other a name that is a path of the page."""
+    from writetime.errors import StoreUnavailable
+
+    shutil.copytree(folder, tmp_path / "bucket")
+    batches = Batches(LocalStore(tmp_path / "bucket"), bucket.CLUSTER)
+
+    def broken() -> Batches:
+        raise StoreUnavailable("no answer", operation="list objects", obj="<bets>")
+
+    def shown(name: str, opened: Any) -> Any:
+        return page.Shown(name, opened, Rules, f"cdc_ingest__{name}", f"cdc_replay__{name}")
+
+    guard = Guard(page.Started)
+    root = FastAPI()
+    root.mount("/writetime", page.build_all([shown("files", lambda: batches), shown("bets", broken)], ["typo.yaml: <b>wrong"], guard))
+    return Browser(TestClient(root), guard)
+
+
+def test_the_list_of_pipelines(several: Browser) -> None:
+    found = several.get("")
+    assert "files Prod <1> 3 " in text(found)
+    assert 'href="/writetime/pipeline/files/"' in found
+    assert "bets list objects: <bets>: no answer" in text(found)
+    assert "typo.yaml: <b>wrong" in text(found)
+    assert "<b>wrong" not in found
+    assert "Segments" not in text(found)
+
+
+def test_each_pipeline_has_its_own_page(several: Browser) -> None:
+    found = several.get("pipeline/files/")
+    assert "all / files" in text(found)
+    links = set(re.findall(r'(?:href|action)="([^"?]*)', found))
+    assert {link for link in links if not link.startswith("/writetime/pipeline/files/")} == {
+        "/writetime/",
+        "/writetime/files/icon.svg",
+        "/writetime/files/page.css",
+    }
+    several.get("pipeline/bets/", status=503)
+    several.get("pipeline/typo/", status=404)
+    assert several.client.get("/writetime/files/page.css").headers["cache-control"] == "max-age=300"
+    answer = several.client.get("/writetime/pipeline/files/segments", headers={"user": "operator"})
+    assert answer.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_one_sees_the_pipelines_whose_dags_one_sees(several: Browser) -> None:
+    found = several.get("", "bookmaker")
+    assert "Prod" not in found
+    assert "bets" in found
+    for path in PAGES:
+        several.get(f"pipeline/files/{path}", "bookmaker", 403)
+        assert several.client.get(f"/writetime/pipeline/files/{path}").status_code == 401
+    several.get("", "stranger", 403)
+    assert several.client.get("/writetime/").status_code == 401
+
+
+def test_buttons_trigger_the_dags_of_their_pipeline(several: Browser) -> None:
+    asked = several.get(f"pipeline/files/rerun?name={BAD.incoming.replace('%', '%25')}")
+    assert "trigger cdc_ingest__files" in text(asked)
+    there = several.post("pipeline/files/rerun", {"name": BAD.incoming})
+    assert there.startswith("/writetime/pipeline/files/started?")
+    found = several.get(there.removeprefix("/writetime/"))
+    assert 'href="/dags/cdc_ingest__files/runs/' in found
+    several.post("pipeline/files/replay", {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00"}, "replayer")
+    assert [dag for _, dag, _ in several.guard.runs] == ["cdc_ingest__files", "cdc_replay__files"]
+    several.get("pipeline/files/started?dag=cdc_ingest&run=x", status=404)
+
+
+def test_if_no_file_can_be_used_that_is_told(page: Any) -> None:
+    client = TestClient(page.build_all([], ["typo.yaml: wrong"], Guard(page.Started)))
+    assert "typo.yaml: wrong" in text(client.get("/", headers={"user": "operator"}).text)
+    assert client.get("/", headers={"user": "stranger"}).status_code == 403

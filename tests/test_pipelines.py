@@ -1,0 +1,103 @@
+"""Which YAMLs a value of WRITETIME_CONFIG names, and what becomes of those that are wrong or claim the same thing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from writetime.pipelines import files, pipelines
+
+
+def write(folder: Path, file: str, name: str, *, cluster: str = "", bucket: str = "", more: str = "") -> Path:
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = f"pipeline: {name}\ncluster: {{name: {cluster or name}, datacenters: [dc1]}}\nbucket: {bucket or 'gs://' + name}\n{more}"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nothing_is_named() -> None:
+    for setting in (None, "", os.pathsep):
+        found = pipelines(setting)
+        assert not found.found
+        assert not found.several
+    assert pipelines(None).problems == ()
+
+
+def test_one_file_is_the_only_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "orders.yaml", "orders")
+    found = pipelines(str(path))
+    assert [(each.name, each.path) for each in found.found] == [("orders", path)]
+    assert not found.several
+    assert found.problems == ()
+
+
+def test_a_list_and_a_folder_are_several_also_while_they_hold_but_one(tmp_path: Path) -> None:
+    one, two = write(tmp_path, "one.yaml", "orders"), write(tmp_path, "more/two.yml", "bets")
+    (tmp_path / "more" / "notes.txt").write_text("not YAML", encoding="utf-8")
+    (tmp_path / "more" / "old.yaml").mkdir()
+    both = pipelines(f"{one}{os.pathsep}{tmp_path / 'more'}{os.pathsep}{one}")
+    assert [each.path for each in both.found] == [one, two]
+    assert both.several
+    folder = pipelines(str(tmp_path / "more"))
+    assert [each.name for each in folder.found] == ["bets"]
+    assert folder.several
+
+
+def test_one_that_is_wrong_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    good = write(tmp_path, "a.yaml", "orders")
+    write(tmp_path, "b.yaml", "bets", more="nodes: {}\n")
+    write(tmp_path, "c.yaml", "UPPER")
+    found = pipelines(f"{tmp_path}{os.pathsep}{tmp_path / 'lost.yaml'}")
+    assert [each.path for each in found.found] == [good]
+    told = [str(problem) for problem in found.problems]
+    assert len(told) == 3
+    assert "b.yaml: `nodes`: is not a known key" in told[0]
+    assert "c.yaml: `pipeline`" in told[1]
+    assert "lost.yaml: cannot be read" in told[2]
+
+
+def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+    (problem,) = pipelines(str(tmp_path)).problems
+    assert "names no file" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ({"name": "orders"}, {"name": "orders", "cluster": "other"}, "the name `orders`"),
+        (
+            {"name": "a", "cluster": "Ring", "bucket": "gs://x"},
+            {"name": "b", "cluster": "Ring", "bucket": "gs://x/"},
+            "the ring `Ring` in gs://x",
+        ),
+        (
+            {"name": "a", "more": "kafka: {bootstrap.servers: 'k:1', topic.prefix: p}\n"},
+            {"name": "b", "more": "kafka: {bootstrap.servers: 'k:1', topic.prefix: p}\n"},
+            "the topic prefix `p` at k:1",
+        ),
+    ],
+    ids=["name", "ring", "prefix"],
+)
+def test_of_two_that_claim_the_same_neither_runs(tmp_path: Path, first: dict[str, str], second: dict[str, str], told: str) -> None:
+    paths = write(tmp_path, "1.yaml", **first), write(tmp_path, "2.yaml", **second)
+    write(tmp_path, "3.yaml", "third")
+    found = pipelines(str(tmp_path))
+    assert [each.name for each in found.found] == ["third"]
+    assert len(found.problems) == 2
+    for problem, mine, other in zip(found.problems, paths, reversed(paths), strict=True):
+        assert problem.obj == str(mine)
+        assert told in str(problem)
+        assert f"is that of {other} too" in str(problem)
+
+
+def test_rings_of_one_name_in_two_buckets_are_two(tmp_path: Path) -> None:
+    write(tmp_path, "1.yaml", "a", cluster="Test Cluster", bucket="gs://x")
+    write(tmp_path, "2.yaml", "b", cluster="Test Cluster", bucket="gs://x/b")
+    assert len(pipelines(str(tmp_path)).found) == 2
+
+
+def test_files_are_named_whether_they_are_there_or_not(tmp_path: Path) -> None:
+    assert files(str(tmp_path / "lost.yaml")) == (tmp_path / "lost.yaml",)
