@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ PROBLEMS = "writetime_problems"
 DAGS = {path.stem for path in FILES} - {PROBLEMS}
 
 _DESCRIBE = """
-import json, sys
+import json, os, sys
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -47,6 +49,16 @@ def told(task):
         "outlets": sorted(outlet.name for outlet in task.outlets),
     }
 
+def submitted(task):
+    # The command that would be run, and what the job would find in its environment.
+    commands = []
+    SparkSubmitHook.submit = lambda hook, application: commands.append(hook._build_spark_submit_command(application))
+    SparkSubmitHook._mask_cmd = lambda hook, command: "not logged here"
+    inherited = os.environ.get("PYTHONPATH")
+    task.execute({})
+    found, os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].split(os.pathsep), inherited or ""
+    return {"command": commands[0], "path": found}
+
 bag = DagBag(sys.argv[1])
 checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_verify", "cdc_audit")}
 given = {"table": "shop.orders", "token_range": "1:2", "tell_values": True, "start": "2026-05-04T00:00Z", "end": "2026-05-05T00:00Z"}
@@ -64,7 +76,15 @@ dags = {
     }
     for dag_id, dag in bag.dags.items()
 }
-print("@@" + json.dumps({"dags": dags, "errors": bag.import_errors, "commands": commands}))
+spark = {dag_id: submitted(dag.get_task("ingest")) for dag_id, dag in bag.dags.items() if dag_id.startswith("cdc_ingest__")}
+links = {
+    dag_id: [link.get_link(task.unmap({"segment": "cdc/x"}) if task.is_mapped else task, ti_key=None)]
+    for dag_id, dag in bag.dags.items()
+    for task in dag.tasks
+    if task.task_id == "segment"
+    for link in task.operator_extra_links
+}
+print("@@" + json.dumps({"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}))
 """
 
 
@@ -76,6 +96,8 @@ def describe(home: Path, config: Path | str | None) -> dict[str, Any]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW_CONN_SPARK_WRITETIME": '{"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}',
+        "AIRFLOW_CONN_SPARK_YARN": '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "client", "queue": "cdc"}}',
     }
     if config:
         env["WRITETIME_CONFIG"] = str(config)
@@ -153,7 +175,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     home = tmp_path_factory.mktemp("airflow")
     (home / "pipelines").mkdir()
     (home / "pipelines" / "bets.yaml").write_text(
-        yaml("bets", "airflow: {pool: cdc, spark_pool: spark, spark_connection: spark_yarn}\n"), encoding="utf-8"
+        yaml(
+            "bets",
+            "airflow: {pool: cdc, spark_pool: spark, spark_connection: spark_yarn}\n"
+            "spark: {submit: {spark.archives: 'hdfs:///env.tgz#environment', spark.driver.port: '7079'}}\n",
+        ),
+        encoding="utf-8",
     )
     (home / "pipelines" / "orders.yml").write_text(yaml("orders", "airflow: {pool: cdc}\n"), encoding="utf-8")
     (home / "pipelines" / "typo.yaml").write_text(yaml("typo", "nodes: {}\n"), encoding="utf-8")
@@ -191,6 +218,34 @@ def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any
     assert set(pools(loaded, "cdc_ingest").values()) == {"default_pool"}
     assert several["dags"]["cdc_ingest__bets"]["tasks"]["ingest"]["asked"][2] == "spark_yarn"
     assert several["dags"]["cdc_ingest__orders"]["tasks"]["ingest"]["asked"][2] == "spark_writetime"
+
+
+def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
+    def options(dag_id: str) -> dict[str, list[str]]:
+        command = several["spark"][dag_id]["command"]
+        found: dict[str, list[str]] = {}
+        for name, value in pairwise(command):
+            found.setdefault(name, []).append(value)
+        return found
+
+    # Driver and executors in one process: nothing listens elsewhere.
+    here = options("cdc_ingest__orders")
+    assert here["--master"] == ["local[2]"]
+    assert here["--conf"] == ["spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+    assert here["--name"] == ["writetime ingest orders"]
+    assert here["--config"] == [f"{several['home']}/pipelines/orders.yml"]
+    # On a cluster executors call the driver: never by an address that is each machine's own.
+    there = options("cdc_ingest__bets")
+    assert there["--master"] == ["yarn"]
+    assert there["--queue"] == ["cdc"]
+    assert there["--conf"] == ["spark.archives=hdfs:///env.tgz#environment", "spark.driver.port=7079"]
+    assert there["--config"] == [f"{several['home']}/pipelines/bets.yaml"]
+    assert all(found["path"][0] == str(ROOT) for found in several["spark"].values())
+
+
+def test_links_lead_to_the_page_of_the_pipeline(loaded: dict[str, Any], several: dict[str, Any]) -> None:
+    assert loaded["links"] == {"cdc_ingest": ["/writetime/segment?name=cdc%2Fx"]}
+    assert several["links"]["cdc_ingest__bets"] == ["/writetime/pipeline/bets/segment?name=cdc%2Fx"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
