@@ -36,6 +36,7 @@ from writetime.quarantine import release
 from writetime.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
+SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -45,9 +46,19 @@ def opened(path: str) -> tuple[PipelineConfig, Store]:
         raise AirflowFailException(f"{SETTING} is not set: let it name the pipeline's YAML, for the DAG processor and all workers")
     try:
         config = load(path)
+        _take_own_secrets(config.pipeline)
         return config, open_store(config.bucket)
     except WritetimeError as error:
         raise failure(error) from error
+
+
+def _take_own_secrets(pipeline: str) -> None:
+    """`<NAME>__<PIPELINE>` goes before `<NAME>`, since rings have passwords of their own. It becomes the plain name in this process, which
+    is the task's alone, and in the Spark driver that it starts."""
+    for name in SECRETS:
+        own = os.environ.get(f"{name}__{pipeline.upper()}")
+        if own is not None:
+            os.environ[name] = own
 
 
 def failure(error: WritetimeError) -> AirflowException:

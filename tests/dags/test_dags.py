@@ -54,10 +54,15 @@ def submitted(task):
     commands = []
     SparkSubmitHook.submit = lambda hook, application: commands.append(hook._build_spark_submit_command(application))
     SparkSubmitHook._mask_cmd = lambda hook, command: "not logged here"
-    inherited = os.environ.get("PYTHONPATH")
-    task.execute({})
-    found, os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].split(os.pathsep), inherited or ""
-    return {"command": commands[0], "path": found}
+    inherited = dict(os.environ)
+    try:
+        task.execute({})
+        password = os.environ["WRITETIME_CQL_PASSWORD"]
+        return {"command": commands[0], "path": os.environ["PYTHONPATH"].split(os.pathsep), "password": password}
+    finally:
+        # A worker runs each task in a process of its own.
+        os.environ.clear()
+        os.environ.update(inherited)
 
 bag = DagBag(sys.argv[1])
 checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_verify", "cdc_audit")}
@@ -98,6 +103,8 @@ def describe(home: Path, config: Path | str | None) -> dict[str, Any]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW_CONN_SPARK_WRITETIME": '{"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}',
         "AIRFLOW_CONN_SPARK_YARN": '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "client", "queue": "cdc"}}',
+        "WRITETIME_CQL_PASSWORD": "of-all",
+        "WRITETIME_CQL_PASSWORD__BETS": "of-bets",
     }
     if config:
         env["WRITETIME_CONFIG"] = str(config)
@@ -241,6 +248,12 @@ def test_jobs_run_where_the_pipeline_says(several: dict[str, Any]) -> None:
     assert there["--conf"] == ["spark.archives=hdfs:///env.tgz#environment", "spark.driver.port=7079"]
     assert there["--config"] == [f"{several['home']}/pipelines/bets.yaml"]
     assert all(found["path"][0] == str(ROOT) for found in several["spark"].values())
+
+
+def test_rings_have_passwords_of_their_own_which_stand_in_no_command(several: dict[str, Any]) -> None:
+    found = several["spark"]
+    assert {dag_id: each["password"] for dag_id, each in found.items()} == {"cdc_ingest__bets": "of-bets", "cdc_ingest__orders": "of-all"}
+    assert not [part for each in found.values() for part in each["command"] if "of-bets" in part or "of-all" in part]
 
 
 def test_links_lead_to_the_page_of_the_pipeline(loaded: dict[str, Any], several: dict[str, Any]) -> None:
