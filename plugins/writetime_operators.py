@@ -18,6 +18,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from writetime_notices import TOLD_BEFORE
 from writetime_page import address
 from writetime_settings import table_asset
 
@@ -33,6 +34,8 @@ from writetime.errors import WritetimeError
 from writetime.names import touched_prefix
 from writetime.pipelines import SETTING
 from writetime.quarantine import release
+from writetime.status.batches import Batches
+from writetime.status.watch import watch
 from writetime.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -331,3 +334,24 @@ class CheckJobOperator(SparkJobOperator):
             raise AirflowSkipException("the pipeline has no `cluster.cql`: the ring is not asked")
         self.application_args = [argument for argument in self.application_args or [] if argument]
         super().execute(context)
+
+
+class WatchOperator(PipelineOperator):
+    """Red while something of the pipeline is beyond `airflow.watch`. People are told when there is something new to tell, and not at every
+    run again; the XCom `troubles` is what the next run compares with."""
+
+    def execute(self, context: Context) -> None:
+        config, store = self.pipeline()
+        publishes = config.kafka is not None or config.files is not None
+        try:
+            found = watch(Batches(store, config.cluster.name), config.airflow.watch, publishes=publishes)
+        except WritetimeError as error:
+            raise failure(error) from error
+        task = context["ti"]
+        before = task.xcom_pull(task_ids=self.task_id, key="troubles", include_prior_dates=True) or []
+        task.xcom_push(key="troubles", value=[trouble.key for trouble in found])
+        if not found:
+            self.log.info("nothing is late, stuck, or waits for long")
+            return
+        context[TOLD_BEFORE] = {trouble.key for trouble in found} <= set(before)  # type: ignore[typeddict-unknown-key]
+        raise AirflowFailException("\n".join(trouble.text for trouble in found))

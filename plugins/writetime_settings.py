@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
+from writetime_notices import Notice, notifier
 
 from writetime.config import AirflowConfig
 from writetime.errors import ConfigError
-from writetime.pipelines import SETTING, Pipelines, pipelines
+from writetime.pipelines import SETTING, Pipeline, Pipelines, pipelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Settings:
     @property
     def defaults(self) -> dict[str, Any]:
         """Of all tasks. The operators find their pipeline in `config`, whatever the environment of who runs them names first."""
+        on_failure = {"on_failure_callback": Notice(self.config)} if self.airflow.on_failure else {}
         pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
         return {
             "owner": self.airflow.owner,
@@ -49,6 +51,7 @@ class Settings:
             "page": page_of(self.pipeline) if self.several else "",
             "spark_connection": self.airflow.spark_connection,
             **{kind: pool for kind, pool in pools.items() if pool},
+            **on_failure,
         }
 
     @property
@@ -81,14 +84,21 @@ def settings() -> Iterator[Settings]:
 
 
 def tell_problems() -> None:
-    """ConfigError with all that is wrong with any pipeline's YAML, if anything is."""
-    if problems := _known().problems:
-        raise ConfigError(
-            "\n" + "\n".join(f"* {problem}" for problem in problems),
-            operation="read the pipelines",
-            obj=os.environ.get(SETTING, ""),
-            hint="These have no DAGs until that is mended; all others go on.",
-        )
+    """ConfigError with all that is wrong with any pipeline's YAML, if anything is: one that cannot be used has no DAGs until it is mended,
+    one with a notifier that is not there runs, and would tell nobody."""
+    known = _known()
+    problems = [*known.problems, *(problem for pipeline in known.found for problem in _notifiers_that_lack(pipeline))]
+    if problems:
+        text = "\n" + "\n".join(f"* {problem}" for problem in problems)
+        raise ConfigError(text, operation="read the pipelines", obj=os.environ.get(SETTING, ""))
+
+
+def _notifiers_that_lack(pipeline: Pipeline) -> Iterator[str]:
+    for wanted in pipeline.config.airflow.on_failure:
+        try:
+            notifier(wanted)
+        except ConfigError as error:
+            yield f"{pipeline.path}: airflow.on_failure: {error}. Until that is mended nobody is told by it; the pipeline's DAGs run."
 
 
 def dag_id(name: str, pipeline: str | None) -> str:

@@ -362,6 +362,36 @@ class SparkConfig(_Model):
     )
 
 
+class NotifierConfig(_Model):
+    """One of Airflow's notifiers, such as those of its providers for mail or chat."""
+
+    notifier: str = Field(
+        description="Import path of its class: airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+    )
+    options: dict[str, Any] = Field(
+        default={},
+        description="Its arguments. Texts may hold Airflow's templates; `{{ told }}` is what has happened, where, why, what next.",
+    )
+    secrets: dict[str, SecretStr] = Field(default={}, description="Arguments that are not for everybody; write ${NAME}.")
+
+
+class WatchConfig(_Model):
+    """What cdc_watch is red for. The alert rules for Prometheus (deploy/prometheus/rules.yml) have the same limits."""
+
+    schedule: str | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
+    late_minutes: float | None = Field(
+        default=360, gt=0, description="Minutes since a node has finished the newest of its segments that came; null: not looked at."
+    )
+    stuck_minutes: float | None = Field(default=30, gt=0, description="Minutes that a batch may be open; null: not looked at.")
+    backlog_segments: int | None = Field(
+        default=2000, ge=1, le=2000, description="Segments that may wait in the bucket; null: not looked at."
+    )
+    unpublished_batches: int | None = Field(
+        default=10, ge=1, le=60, description="Batches with events of a table that may be sealed and not in Kafka; null: not looked at."
+    )
+
+
 class AirflowConfig(_Model):
     """How the DAGs are scheduled and to whom they belong."""
 
@@ -393,6 +423,10 @@ class AirflowConfig(_Model):
         default=None, description="Cron expression of cdc_verify (UTC), which needs cluster.cql; null: only when triggered."
     )
     audit_schedule: str | None = Field(default=None, description="Cron expression of cdc_audit (UTC); null: only when triggered.")
+    watch: WatchConfig = WatchConfig()
+    on_failure: list[NotifierConfig] = Field(
+        default=[], description="Who is told when a task of any of the DAGs has failed for good, that is, after its retries."
+    )
 
 
 class FillerConfig(_Model):

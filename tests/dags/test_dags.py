@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.status import bucket
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "dags").glob("*.py"))
 PROBLEMS = "writetime_problems"
@@ -82,6 +84,49 @@ dags = {
     for dag_id, dag in bag.dags.items()
 }
 spark = {dag_id: submitted(dag.get_task("ingest")) for dag_id, dag in bag.dags.items() if dag_id.startswith("cdc_ingest__")}
+class Instance:
+    dag_id, run_id, log_url = "cdc_ingest__bets", "scheduled__1", "http://airflow/log"
+    def __init__(self, task_id, pulled=None):
+        self.task_id, self.pulled, self.pushed = task_id, pulled, {}
+    def xcom_pull(self, **how):
+        return self.pulled
+    def xcom_push(self, key, value):
+        self.pushed[key] = value
+
+def noticed(dag_id, **context):
+    pagers.heard.clear()
+    for callback in bag.dags[dag_id].get_task("segment").partial_kwargs.get("on_failure_callback") or []:
+        try:
+            callback({"ti": Instance("segment"), **context})
+        except Exception as error:
+            pagers.heard.append(f"{type(error).__name__}: {error}")
+    return list(pagers.heard)
+
+def watched(task, pulled):
+    instance = Instance("watch", pulled)
+    context = {"ti": instance}
+    try:
+        task.execute(context)
+        said = ""
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    return {"said": said, "pushed": instance.pushed, "told_before": context.get("writetime_told_before")}
+
+notices, watches = {}, []
+if "cdc_watch__bets" in bag.dags:
+    import pagers
+    notices = {
+        "failed": noticed("cdc_ingest__bets", exception=ValueError("the key lacks. Name the keystore."), segment="dc1/n/CommitLog-7-1.log"),
+        "again": noticed("cdc_ingest__bets", exception=ValueError("late"), writetime_told_before=True),
+        "killed": noticed("cdc_ingest__bets"),
+        "other": noticed("cdc_ingest__orders", exception=ValueError("x")),
+    }
+    watch = bag.dags["cdc_watch__orders"].get_task("watch")
+    watches = [watched(watch, pulled) for pulled in (None, ["late x"], None)]
+    found = watches[0]["pushed"]["troubles"]
+    watches[2] = watched(watch, found)
+    watches.append(watched(bag.dags["cdc_watch__bets"].get_task("watch"), found))
+
 links = {
     dag_id: [link.get_link(task.unmap({"segment": "cdc/x"}) if task.is_mapped else task, ti_key=None)]
     for dag_id, dag in bag.dags.items()
@@ -89,7 +134,8 @@ links = {
     if task.task_id == "segment"
     for link in task.operator_extra_links
 }
-print("@@" + json.dumps({"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}))
+found = {"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}
+print("@@" + json.dumps(found | {"notices": notices, "watches": watches}))
 """
 
 
@@ -103,6 +149,7 @@ def describe(home: Path, config: Path | str | None) -> dict[str, Any]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW_CONN_SPARK_WRITETIME": '{"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}',
         "AIRFLOW_CONN_SPARK_YARN": '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "client", "queue": "cdc"}}',
+        "PAGER_TOKEN": "{{ not a template }}",
         "WRITETIME_CQL_PASSWORD": "of-all",
         "WRITETIME_CQL_PASSWORD__BETS": "of-bets",
     }
@@ -173,8 +220,25 @@ def test_without_a_pipeline_they_still_load_and_say_so(tmp_path: Path) -> None:
     assert all("unconfigured" in dag["tags"] for dag in found["dags"].values())
 
 
+PAGERS = """
+from airflow.sdk import BaseNotifier
+
+heard = []
+
+class Pager(BaseNotifier):
+    template_fields = ("text", "channel")
+
+    def __init__(self, text, channel, token):
+        super().__init__()
+        self.text, self.channel, self.token = text, channel, token
+
+    def notify(self, context):
+        heard.append([self.text, self.channel, self.token])
+"""
+
+
 def yaml(name: str, more: str = "") -> str:
-    return f"pipeline: {name}\ncluster: {{name: {name}, datacenters: [dc1]}}\nbucket: {name}\n{more}"
+    return f"pipeline: {name}\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: {name}\n{more}"
 
 
 @pytest.fixture(scope="module")
@@ -184,12 +248,19 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (home / "pipelines" / "bets.yaml").write_text(
         yaml(
             "bets",
-            "airflow: {pool: cdc, spark_pool: spark, spark_connection: spark_yarn}\n"
+            "airflow:\n  pool: cdc\n  spark_pool: spark\n  spark_connection: spark_yarn\n"
+            "  on_failure:\n"
+            "  - {notifier: nowhere.Pager}\n"
+            "  - notifier: pagers.Pager\n"
+            "    options: {text: '<b>{{ told | e }}</b>', channel: '{{ ti.task_id }}'}\n"
+            "    secrets: {token: '${PAGER_TOKEN}'}\n"
             "spark: {submit: {spark.archives: 'hdfs:///env.tgz#environment', spark.driver.port: '7079'}}\n",
         ),
         encoding="utf-8",
     )
     (home / "pipelines" / "orders.yml").write_text(yaml("orders", "airflow: {pool: cdc}\n"), encoding="utf-8")
+    bucket.small(home / "pipelines" / "orders")
+    (home / "pagers.py").write_text(PAGERS, encoding="utf-8")
     (home / "pipelines" / "typo.yaml").write_text(yaml("typo", "nodes: {}\n"), encoding="utf-8")
     return describe(home, home / "pipelines") | {"home": str(home)}
 
@@ -212,6 +283,35 @@ def test_a_file_that_is_wrong_is_an_import_error_and_takes_nothing_from_others(s
     (file,) = several["errors"]
     assert file.endswith(f"{PROBLEMS}.py")
     assert "typo.yaml: `nodes`: is not a known key" in several["errors"][file]
+    assert "bets.yaml: airflow.on_failure: make a notifier: nowhere.Pager: cannot be used" in several["errors"][file]
+
+
+def test_people_are_told_what_failed_where_why_and_what_to_do(several: dict[str, Any]) -> None:
+    notices = several["notices"]
+    message, error = notices["failed"]
+    assert message[1:] == ["segment", "{{ not a template }}"]
+    for part in (
+        "pipeline bets",
+        "Prod &lt;1&gt;",
+        "cdc_ingest__bets.segment of dc1/n/CommitLog-7-1.log",
+        "the key lacks",
+        "http://airflow/log",
+    ):
+        assert part in message[0], part
+    # One that cannot be reached keeps nobody else from being told, and is an error in the log.
+    assert "nowhere.Pager" in error
+    assert notices["again"] == []
+    assert "was it killed?" in notices["killed"][0][0]
+    assert notices["other"] == []
+
+
+def test_the_watch_is_red_for_what_is_late_and_tells_it_once(several: dict[str, Any]) -> None:
+    first, other, again, nothing = several["watches"]
+    assert first["said"].startswith("AirflowFailException: late: node 00000002-0000-4000-8000-000000000000 (dc1)")
+    assert [key.split(" ")[0] for key in first["pushed"]["troubles"]] == ["late"] * 2
+    assert (first["told_before"], other["told_before"], again["told_before"]) == (False, False, True)
+    assert again["said"] == first["said"]
+    assert nothing == {"said": "", "pushed": {"troubles": []}, "told_before": None}
 
 
 def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any], several: dict[str, Any]) -> None:

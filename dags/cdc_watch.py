@@ -1,0 +1,38 @@
+"""Look whether anything is late, stuck or waits for long while no task fails. Wiring only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from writetime_operators import WatchOperator
+from writetime_settings import settings
+
+RUNBOOK = """
+### cdc_watch
+Reads the bucket, as `writetime status` does, and is red while something is beyond the limits under `airflow.watch` in the pipeline's YAML.
+Changes nothing and starts no Spark; nothing waits for it. `airflow.on_failure` is told when something new is wrong, not at every run again.
+
+| the task says | what it means | what to do |
+|---|---|---|
+| `late: node …` | no finished segment of that node has come for `late_minutes` | look at its shipper; a node that nobody writes to looks the same, and ships more often with `node.ship.tail_seconds`. Ingest goes on without it |
+| `stuck: batch …` | it was begun `stuck_minutes` ago and is not sealed | look at `cdc_ingest`, and clear its task |
+| `backlog: …` | more than `backlog_segments` wait in the bucket | is `cdc_ingest` paused? Else it needs more executors |
+| `unpublished: …` | events of more than `unpublished_batches` of that table are not in Kafka | look at `cdc_publish` |
+
+The space that is left on a node is told by its shipper's own metrics (`writetime_ship_space_level`), not by the bucket.
+"""
+
+for pipeline in settings():
+    with DAG(
+        pipeline.dag_id("cdc_watch"),
+        description="Whether anything is late, stuck, or waits for long",
+        schedule=pipeline.airflow.watch.schedule,
+        start_date=pipeline.start_date,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=RUNBOOK,
+        tags=pipeline.tags,
+        default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
+    ):
+        WatchOperator(task_id="watch")

@@ -1,0 +1,130 @@
+"""What cdc_watch is red for: each kind beyond its limit, not before, and not where it is not looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.status import bucket
+from tests.store.memory import MemoryStore
+from writetime import names
+from writetime.batch.publish import Published
+from writetime.config import WatchConfig
+from writetime.status import watch as module
+from writetime.status.batches import Batches
+from writetime.status.watch import Trouble, watch
+
+NONE = WatchConfig(late_minutes=None, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
+HOUR = timedelta(hours=1)
+
+
+def limits(**given: float | None) -> WatchConfig:
+    return NONE.model_copy(update=given)
+
+
+def kinds(found: list[Trouble]) -> list[str]:
+    return [trouble.text.partition(":")[0] for trouble in found]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    found = MemoryStore()
+    builder = bucket.Builder(found.put)
+    for number in range(1, 9):
+        builder.batch(number)
+    builder.around(8)
+    return found
+
+
+def seen(store: MemoryStore, wanted: WatchConfig, *, after: timedelta = HOUR, **more: bool) -> list[Trouble]:
+    return watch(Batches(store, bucket.CLUSTER), wanted, now=bucket.minute(0) + after, **more)
+
+
+def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:
+    store.delete(bucket.ref(0, 10**6).incoming)
+    assert seen(store, limits(late_minutes=52), after=HOUR) == []
+    found = seen(store, limits(late_minutes=51), after=HOUR)
+    assert kinds(found) == ["late"] * 3
+    first = found[0]
+    assert first.key == f"late {bucket.NODES[0].path}"
+    for part in ("10.0.0.1 (dc1", "Prod <1>", "2026-05-04 12:08Z, 51.5 min ago", "shipper", names.node_facts(bucket.NODES[0])):
+        assert part in first.text
+
+
+def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
+    gone = names.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(names.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())
+    late = limits(late_minutes=55)
+    (found,) = seen(store, late)
+    assert "10.0.0.9" in found.text
+    assert "no segment for" in found.text
+    store.delete(names.node_facts(gone))
+    assert seen(store, late) == []
+
+
+def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose last segments came before the batches of the last hour is not taken for one that never shipped."""
+    monkeypatch.setattr(module, "WINDOW", 1)
+    monkeypatch.setattr(module.ring, "__kwdefaults__", {"last": 1, "now": None})
+    asked: list[int] = []
+    latest = Batches.latest
+    monkeypatch.setattr(Batches, "latest", lambda self, count=60, **how: asked.append(count) or latest(self, count, **how))
+    seen(store, limits(late_minutes=1))
+    assert asked == [1]
+    lost = names.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(names.node_facts(lost), b"{}")
+    seen(store, limits(late_minutes=1))
+    assert asked == [1, 1, 500]
+
+
+def test_a_batch_is_stuck_that_was_begun_and_does_not_end(store: MemoryStore) -> None:
+    assert seen(store, limits(stuck_minutes=1), after=24 * HOUR) == []
+    manifest = json.loads(store.read(names.batch_object(bucket.CLUSTER, 8, "manifest")))
+    begun = {**manifest, "number": 9, "base": 8, "created_at": bucket.minute(20).isoformat()}
+    store.put(names.batch_object(bucket.CLUSTER, 9, "manifest"), json.dumps(begun).encode())
+    assert seen(store, limits(stuck_minutes=40)) == []
+    (found,) = seen(store, limits(stuck_minutes=39))
+    assert found.key == "stuck 9"
+    assert "batch 9 of Prod <1> was begun 40.0 min ago" in found.text
+
+
+def test_a_backlog(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        store.put(bucket.ref(1, 10**6 + number).incoming, b"waits")
+    assert seen(store, limits(backlog_segments=5)) == []
+    (found,) = seen(store, limits(backlog_segments=4))
+    assert (found.key, "backlog: 5 segments of Prod <1> wait" in found.text) == ("backlog", True)
+    monkeypatch.setattr("writetime.status.nodes.LISTED", 2)
+    assert kinds(seen(store, limits(backlog_segments=2000))) == ["backlog"]
+
+
+def test_events_that_stay(store: MemoryStore) -> None:
+    name = names.published(bucket.CLUSTER)
+    store.delete(name)
+    store.put(name, Published(batch=5, events=1).to_bytes())
+    assert seen(store, limits(unpublished_batches=3)) == []
+    found = seen(store, limits(unpublished_batches=2))
+    assert [trouble.key for trouble in found] == ["unpublished shop.customers", "unpublished shop.orders"]
+    assert seen(store, limits(unpublished_batches=2), publishes=False) == []
+
+
+def test_nothing_is_wrong_with_a_bucket_in_which_there_is_nothing() -> None:
+    assert seen(MemoryStore(), WatchConfig()) == []
+
+
+def test_limits_are_those_of_the_alert_rules() -> None:
+    rules = (Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules.yml").read_text(encoding="utf-8")
+    defaults = WatchConfig()
+    assert defaults.late_minutes is not None
+    for alert, limit in {
+        "WritetimeNodeLate": f"writetime_source_timestamp_seconds > {defaults.late_minutes * 60:.0f}",
+        "WritetimeBacklog": f"(writetime_waiting_segments) > {defaults.backlog_segments}",
+        "WritetimeNotPublished": f"writetime_unpublished_batches > {defaults.unpublished_batches}",
+        "WritetimeBatchStuck": f"for: {defaults.stuck_minutes:.0f}m",
+    }.items():
+        (rule,) = re.findall(rf"alert: {alert}\n(.*?)(?:- alert|\Z)", rules, re.DOTALL)
+        assert limit in rule, alert

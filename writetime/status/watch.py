@@ -1,0 +1,107 @@
+"""What is wrong with a pipeline while none of its tasks fails: nodes that are late, a batch that does not end, a backlog, events that stay.
+
+Everything comes from the bucket, as for `writetime status`. The limits are those of the alert rules for Prometheus, for whoever has none.
+What a task fails for is not told here again: segments that wait for a person have their red squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from writetime import names
+from writetime.batch.plan import read_manifest
+from writetime.config import WatchConfig
+from writetime.status.batches import WINDOW, Batches
+from writetime.status.nodes import LISTED, NodeStatus, RingStatus, ring
+from writetime.status.tables import tables
+from writetime.status.text import span
+
+_FARTHEST: Final = 500
+"""Batches that are looked at for a node of which nothing came with the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """`key`: what it is about, the same for as long as it lasts. `text`: what, where, since when, and what to do next."""
+
+    key: str
+    text: str
+
+
+def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now: datetime | None = None) -> list[Trouble]:
+    """What is beyond the limits as of now. `publishes`: whether the pipeline sends its events anywhere."""
+    found = _far_enough(batches, now)
+    unpublished = _unpublished(batches, limits) if publishes else ()
+    return [*_late(found, limits), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
+
+
+def _far_enough(batches: Batches, now: datetime | None) -> RingStatus:
+    """The ring by so many batches that a node of which nothing came is known to be late, or there are no more to look at."""
+    found = ring(batches, now=now)
+    if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
+        found = ring(batches, last=_FARTHEST, now=now)
+    return found
+
+
+def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
+    if limits.late_minutes is None:
+        return
+    allowed = timedelta(minutes=limits.late_minutes)
+    for node in found.nodes:
+        if node.node.origin != "log":
+            continue
+        # Of a node of which nothing came with these batches it is known only that it has been silent for as long as they go back.
+        since = node.newest or found.since
+        if since is not None and found.now - since > allowed:
+            yield Trouble(f"late {node.node.path}", _late_text(found, node, (found.now - since).total_seconds()))
+
+
+def _late_text(found: RingStatus, node: NodeStatus, age: float) -> str:
+    last = (
+        f"newest segment that came is of {node.newest:%Y-%m-%d %H:%MZ}, {span(age)} ago" if node.newest else f"no segment for {span(age)}"
+    )
+    name = (
+        f"{node.address} ({node.node.datacenter}, {node.node.host_id})" if node.address else f"{node.node.host_id} ({node.node.datacenter})"
+    )
+    return (
+        f"late: node {name} of {found.cluster}: {last}. Does its shipper run, and is the node written to? Ingest goes on without it; rows "
+        f"that only it has are missing. If it has left the ring for good, delete {names.node_facts(node.node)} in the bucket."
+    )
+
+
+def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
+    if limits.stuck_minutes is None or found.open_batch is None:
+        return
+    begun = read_manifest(batches.store, batches.cluster, found.open_batch).created_at
+    if found.now - begun > timedelta(minutes=limits.stuck_minutes):
+        yield Trouble(
+            f"stuck {found.open_batch}",
+            f"stuck: batch {found.open_batch} of {found.cluster} was begun {span((found.now - begun).total_seconds())} ago and is not "
+            "sealed. Is cdc_ingest paused, or red? Clear its task `ingest`: the very same batch runs again, and nothing is doubled.",
+        )
+
+
+def _backlog(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
+    waiting = sum(node.waiting for node in found.nodes)
+    if limits.backlog_segments is not None and (waiting > limits.backlog_segments or not found.complete):
+        count = str(waiting) if found.complete else f"more than {LISTED}"
+        yield Trouble(
+            "backlog",
+            f"backlog: {count} segments of {found.cluster} wait in the bucket: batches take in fewer than come. Does cdc_ingest run? More "
+            "executors make its batches faster.",
+        )
+
+
+def _unpublished(batches: Batches, limits: WatchConfig) -> Iterator[Trouble]:
+    if limits.unpublished_batches is None:
+        return
+    for table in tables(batches).tables:
+        if table.unpublished > limits.unpublished_batches:
+            yield Trouble(
+                f"unpublished {table.name}",
+                f"unpublished: events of {table.unpublished} batches of {table.name} in {batches.cluster} are not in Kafka. Is cdc_publish "
+                "paused, or red? Its log says why this table waits; others go on.",
+            )
