@@ -20,10 +20,15 @@ from writetime.errors import ConfigError
 def spark_session(config: PipelineConfig, name: str) -> SparkSession:
     """A session named `name` whose catalog `config.catalog.name` is the pipeline's Iceberg catalog."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
+    builder = SparkSession.builder.appName(name).config("spark.openlineage.appName", lineage_name(name))
     for key, value in options(config).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def lineage_name(name: str) -> str:
+    """What a catalog of lineage calls the job: the same for all its batches, where Spark's own pages tell them apart."""
+    return re.sub(r" batch \d+$", "", name).replace(" ", "_")
 
 
 def options(config: PipelineConfig) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spark_jobs.session import options
+from spark_jobs.session import lineage_name, options
 from writetime.config import PipelineConfig, load
 from writetime.errors import ConfigError
 
@@ -63,3 +63,15 @@ def test_a_catalog_server(kind: str, uri: str, tmp_path: Path, monkeypatch: pyte
 def test_no_catalog(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="catalog"):
         options(pipeline(tmp_path, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("writetime ingest orders batch 17", "writetime_ingest_orders"),
+        ("writetime publish orders", "writetime_publish_orders"),
+        ("writetime verify batch", "writetime_verify_batch"),
+    ],
+)
+def test_a_job_has_one_name_in_lineage_whatever_its_batch(name: str, told: str) -> None:
+    assert lineage_name(name) == told
