@@ -16,11 +16,13 @@ Changes nothing and starts no Spark; nothing waits for it. `airflow.on_failure` 
 | the task says | what it means | what to do |
 |---|---|---|
 | `late: node …` | no finished segment of that node has come for `late_minutes` | look at its shipper; a node that nobody writes to looks the same, and ships more often with `node.ship.tail_seconds`. Ingest goes on without it |
+| `space: node …` | `cdc_raw` of that node fills up: `warn` or `alarm` by its shipper's configuration, as it said last | can its shipper keep up, and reach the store? See "cdc_raw fills up" in the runbook. Never delete segments by hand |
 | `stuck: batch …` | it was begun `stuck_minutes` ago and is not sealed | look at `cdc_ingest`, and clear its task |
 | `backlog: …` | more than `backlog_segments` wait in the bucket | is `cdc_ingest` paused? Else it needs more executors |
 | `unpublished: …` | events of more than `unpublished_batches` of that table are not in Kafka | look at `cdc_publish` |
 
-The space that is left on a node is told by its shipper's own metrics (`writetime_ship_space_level`), not by the bucket.
+A shipper that cannot reach the bucket cannot tell of its space there either: then its node gets late. Its own metrics tell it at any time
+(`writetime_ship_space_level`).
 """
 
 for pipeline in settings():

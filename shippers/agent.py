@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -29,9 +29,9 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import node, seen, spill, upload
+from shippers import node, seen, spill, tell, upload
 from shippers.folder import Found, State
-from shippers.guard import Level, Pace
+from shippers.guard import Level, Pace, Space
 from shippers.lock import only_shipper
 from shippers.tail import Tail
 from shippers.view import OURS, THE_NODES, View
@@ -109,6 +109,9 @@ class Agent:
         self._limit: int | None = self._node.ship.cdc_total_space
         self._limit_asked = False
         self._level = Level.OK
+        self._space: Space | None = None
+        self._told = tell.Told.recall(self._node.state)
+        self._telling_fails = False
         self._noting_fails = False
         self._moving = Lock()
         self._in_hand: tuple[str, float] | None = None
@@ -182,6 +185,8 @@ class Agent:
             if item.state in OURS and self._take_in_hand(item):
                 self._ship_segment(facts, folder, item, result)
                 self._in_hand = None
+                self._tell_space(facts, result)
+        self._tell_space(facts, result)
         if result.unanswered:
             self._make_room()
         elif not drain:
@@ -245,12 +250,30 @@ class Agent:
                     "not completed for long, and whether it is still written to cannot be told", file=item.name, hint=_UNCLEAR
                 )
         self.metrics.saw(view.sight)
+        self._space = view.space
         if view.level is not self._level:
             say = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
             space = view.space
             say("space", level=view.level.text, used=space.used, limit=space.limit, share=round(space.share, 3), disk_free=space.free)
             self._level = view.level
         return view
+
+    def _tell_space(self, facts: node.NodeFacts, result: Round) -> None:
+        """Tell in the bucket how much room there is, if that is new and the store answers. That it cannot be told stops nothing."""
+        level, now = self._level, datetime.now(UTC)
+        if result.unanswered or self._space is None or not self._told.is_due(level, now):
+            return
+        try:
+            self._told = tell.tell(self._store, facts.name, self._node.state, self._space, level, now)
+            self._telling_fails = False
+        except (StoreError, OSError) as error:
+            if not self._telling_fails:
+                about = error.as_dict() if isinstance(error, StoreError) else {"message": str(error)}
+                self._log.warning("the node's space is not told in the bucket", **about)
+            self._telling_fails = True
+            if not (isinstance(error, StoreError) and error.retriable):
+                # Not before the next change, or tomorrow: a bucket that refuses it refuses it each time.
+                self._told = tell.Told(level, now)
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Oldest first; where space is short, those first whose deletion frees the node's."""

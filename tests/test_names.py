@@ -132,6 +132,11 @@ def test_other_objects() -> None:
     assert names.schema_snapshot("r", taken, "v").startswith(names.schema_prefix("r"))
     assert names.node_facts(NODE) == "nodes/ring/dc1/host-1.json"
     assert names.node_facts(NODE).startswith(names.nodes_prefix("ring"))
+    assert names.node_space(NODE, taken, "warn") == "space/ring/date=2026-05-04/dc1/host-1/123005Z-warn.json"
+    assert names.node_space(NODE, taken, "warn").startswith(names.space_prefix("ring", taken.date()))
+    odd = NodeName("my ring", "dc/1", "..")
+    assert NodeName.of_space(names.node_space(odd, taken, "ok")) == odd
+    assert NodeName.of_space(names.node_facts(NODE)) is None
     assert names.batch_object("ring", 12, "manifest") == "batches/ring/0000000012/manifest.json"
     assert names.batch_object("ring", 9, "sealed") < names.batch_object("ring", 10, "sealed")
     assert names.state_shard("ring", "id", 2, 3) == "state/ring/id/g0002/b00003"

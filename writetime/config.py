@@ -383,6 +383,9 @@ class WatchConfig(_Model):
     late_minutes: float | None = Field(
         default=360, gt=0, description="Minutes since a node has finished the newest of its segments that came; null: not looked at."
     )
+    space: Literal["warn", "alarm"] | None = Field(
+        default="warn", description="From which level of a node's space on (`node.ship.warn_at`, `alarm_at`); null: not looked at."
+    )
     stuck_minutes: float | None = Field(default=30, gt=0, description="Minutes that a batch may be open; null: not looked at.")
     backlog_segments: int | None = Field(
         default=2000, ge=1, le=2000, description="Segments that may wait in the bucket; null: not looked at."

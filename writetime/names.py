@@ -5,6 +5,7 @@
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
+    space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     clock/<cluster>                                                       written to see what time the store has
     published/<cluster>.json                                              how far publishing is known to be
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
 
@@ -114,6 +115,12 @@ class NodeName:
         """The node of which an object under nodes/ tells; None if it is no such object."""
         pieces = name.removesuffix(".json").split("/")
         return cls(*map(unpart, pieces[1:])) if len(pieces) == 4 and pieces[0] == "nodes" else None
+
+    @classmethod
+    def of_space(cls, name: str) -> NodeName | None:
+        """The node of which an object under space/ tells; None if it is no such object."""
+        pieces = name.split("/")
+        return cls(*map(unpart, (pieces[1], *pieces[3:5]))) if len(pieces) == 6 and pieces[0] == "space" else None
 
     @classmethod
     def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
@@ -262,6 +269,15 @@ def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
 
 def node_facts(node: NodeName) -> str:
     return f"nodes/{node.path}.json"
+
+
+def space_prefix(cluster: str, day: date) -> str:
+    return f"space/{part(cluster)}/date={day:%Y-%m-%d}/"
+
+
+def node_space(node: NodeName, at: datetime, level: str) -> str:
+    at = at.astimezone(UTC)
+    return f"{space_prefix(node.cluster, at.date())}{part(node.datacenter)}/{part(node.host_id)}/{at:%H%M%S}Z-{level}.json"
 
 
 def ledger_prefix(node: NodeName) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
@@ -11,6 +11,7 @@ from writetime import names
 from writetime.status.batches import Batches
 from writetime.status.ledger import Query, search
 from writetime.status.nodes import coverage, ring
+from writetime.status.text import as_document, as_text
 
 
 def test_a_ring_knows_its_nodes(batches: Batches) -> None:
@@ -75,3 +76,38 @@ def test_a_long_time_takes_wider_steps() -> None:
     found = coverage(bucket.NODES, Batches(store, bucket.CLUSTER).latest(200))
     assert (found.minutes, len(found.starts)) == (5, 24)
     assert sum(segments for row in found.cells.values() for segments, _ in row) == 119 * 6 - 2
+
+
+def test_a_node_tells_of_its_space_until_it_has_enough(batches: Batches) -> None:
+    at = bucket.minute(20)
+    space = {"at": at.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.95, "disk_free": 7}
+    told = MemoryStore()
+    seen = Batches(told, bucket.CLUSTER)
+
+    def tell(node: int, moment: timedelta, **more: object) -> None:
+        level = str(more.get("level", "alarm"))
+        told.put(names.node_space(bucket.NODES[node], at + moment, level), json.dumps({**space, **more}).encode())
+
+    tell(0, timedelta(minutes=-2), level="warn")
+    tell(0, timedelta(0))
+    tell(1, timedelta(days=-1), level="warn", share=0.5)
+    tell(2, timedelta(days=-2))
+    tell(2, timedelta(0), share="much")
+    told.put(names.space_prefix(bucket.CLUSTER, at.date()) + "stray", b"{}")
+    spaces = {node.node: node.space for node in ring(seen, now=at).nodes}
+    assert {node: space and (space.level, space.share) for node, space in spaces.items()} == {
+        bucket.NODES[0]: ("alarm", 0.95),
+        bucket.NODES[1]: ("warn", 0.5),
+    }
+    tell(0, timedelta(minutes=5), level="ok", share=0.1)
+    assert [node.space.level for node in ring(seen, now=at + timedelta(minutes=9)).nodes if node.space] == ["ok", "warn"]
+    assert ring(seen, now=at + timedelta(days=2)).nodes == ()
+
+
+def test_space_is_shown_as_text_and_as_document(batches: Batches) -> None:
+    now = datetime.now(UTC)
+    told = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.95, "disk_free": 7}
+    batches.store.put(names.node_space(bucket.NODES[0], now, "alarm"), json.dumps(told).encode())
+    assert "short of space (alarm): 10.0.0.1, 95% of what cdc_raw may hold" in as_text(batches, 5)
+    first = as_document(batches, 5)["nodes"][0]
+    assert first["space"] == {**told, "at": now.isoformat()}

@@ -18,11 +18,11 @@ from writetime.status import watch as module
 from writetime.status.batches import Batches
 from writetime.status.watch import Trouble, watch
 
-NONE = WatchConfig(late_minutes=None, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
+NONE = WatchConfig(late_minutes=None, space=None, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
 HOUR = timedelta(hours=1)
 
 
-def limits(**given: float | None) -> WatchConfig:
+def limits(**given: float | str | None) -> WatchConfig:
     return NONE.model_copy(update=given)
 
 
@@ -79,6 +79,21 @@ def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pyte
     store.put(names.node_facts(lost), b"{}")
     seen(store, limits(late_minutes=1))
     assert asked == [1, 1, 500]
+
+
+def test_a_node_is_short_of_space(store: MemoryStore) -> None:
+    at = bucket.minute(50)
+    for node, level in ((0, "warn"), (1, "alarm"), (2, "ok")):
+        told = {"at": at.isoformat(), "level": level, "used": 90, "limit": 100, "share": 0.9, "disk_free": 3 << 30}
+        store.put(names.node_space(bucket.NODES[node], at, level), json.dumps(told).encode())
+    assert [trouble.key for trouble in seen(store, limits(space="warn"))] == [
+        f"space {bucket.NODES[0].path} warn",
+        f"space {bucket.NODES[1].path} alarm",
+    ]
+    (found,) = seen(store, limits(space="alarm"))
+    for part in ("(dc1)", "alarm (2026-05-04 12:50Z): 90% of what cdc_raw may hold", "3.0 GiB", "Delete no segment by hand"):
+        assert part in found.text
+    assert seen(store, NONE) == []
 
 
 def test_a_batch_is_stuck_that_was_begun_and_does_not_end(store: MemoryStore) -> None:

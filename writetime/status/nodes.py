@@ -1,8 +1,8 @@
 """Who ships, how fresh each node is, what of it waits, and which minutes of whose log are there.
 
 A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
-the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. What a shipper
-does not put into the bucket, such as the space that is left on its node, is not known: its own metrics tell that.
+the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. Of the space
+that is left on a node its shipper tells when that gets short or is enough again, and each day while it is short (`space/`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,24 @@ _STEPS: Final = (1, 5, 15, 60, 360, 1440)
 _COLUMNS: Final = 72
 
 
+@dataclass(frozen=True, slots=True)
+class SpaceTold:
+    """What a shipper said last of its node's space. `level`: ok, warn or alarm; `share` of what may be in use; bytes."""
+
+    at: datetime
+    level: str
+    share: float
+    used: int
+    limit: int
+    disk_free: int
+
+
 @dataclass(slots=True)
 class NodeStatus:
     """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
 
     `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
-    are parts only."""
+    are parts only. `space`: None if neither today nor yesterday there was something to tell, that is, if there is room."""
 
     node: names.NodeName
     address: str = ""
@@ -47,6 +59,7 @@ class NodeStatus:
     held: int = 0
     segments: int = 0
     frames: int = 0
+    space: SpaceTold | None = None
 
     def came(self, sealed_at: datetime | None) -> None:
         """A segment that was finished then has come in."""
@@ -73,6 +86,7 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
     """The ring by its last batches and what lies in the bucket."""
     past, facts = batches.newest(), batches.latest(last)
     store, cluster = batches.store, batches.cluster
+    now = now or datetime.now(UTC)
     found = {node.node: node for node in _told(store, cluster)}
 
     def of(node: names.NodeName) -> NodeStatus:
@@ -95,11 +109,13 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
     for segment in _segments(incoming):
         if segment.object not in held:
             _wait(of(segment.ref.node), segment)
+    for node, space in _spaces(store, cluster, now):
+        of(node).space = space
     for name in past.sealed.growing if past.sealed else ():
         of(names.SegmentRef.from_object(name).node).growing += 1
     return RingStatus(
         cluster=cluster,
-        now=now or datetime.now(UTC),
+        now=now,
         nodes=tuple(found[node] for node in sorted(found)),
         batches=tuple(facts),
         since=facts[-1].sealed_at if facts else None,
@@ -141,6 +157,31 @@ def _told(store: Store, cluster: str) -> Iterator[NodeStatus]:
             release=str(fact.get("release_version") or ""),
             tokens=len(tokens) if isinstance(tokens, list) else 0,
         )
+
+
+def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[names.NodeName, SpaceTold]]:
+    """What was told last of each node, today or yesterday: what is short is told anew each day. Nonsense is left out."""
+    days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
+    newest: dict[names.NodeName, str] = {}
+    for info in (info for day in days for info in store.list(names.space_prefix(cluster, day))):
+        if (node := names.NodeName.of_space(info.name)) is not None:
+            newest[node] = info.name
+    told = at_once(lambda each: (each[0], _space(_object(store.read(each[1])))), newest.items())
+    return [(node, space) for node, space in told if space is not None]
+
+
+def _space(fact: Mapping[str, Any]) -> SpaceTold | None:
+    try:
+        return SpaceTold(
+            at=datetime.fromisoformat(fact["at"]).astimezone(UTC),
+            level=str(fact["level"]),
+            share=float(fact["share"]),
+            used=int(fact["used"]),
+            limit=int(fact["limit"]),
+            disk_free=int(fact["disk_free"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _object(text: bytes) -> Mapping[str, Any]:

@@ -30,6 +30,11 @@ def as_text(batches: Batches, last: int) -> str:
         lines += ["", _batches(found)]
     if of_tables.tables:
         lines += ["", _tables(of_tables)]
+    lines += [
+        f"short of space ({node.space.level}): {node.address or node.node.host_id}, {node.space.share:.0%} of what cdc_raw may hold"
+        for node in found.nodes
+        if node.space and node.space.level != "ok"
+    ]
     lines += [f"waits for a person: {name}" for name in found.held]
     return "\n".join(lines)
 
@@ -73,6 +78,8 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
 def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
     about = asdict(node)
     about.pop("node")
+    if node.space is not None:
+        about["space"]["at"] = _iso(node.space.at)
     times = {name: _iso(about[name]) for name in ("newest", "oldest_waiting")}
     age = None if node.newest is None else (now - node.newest).total_seconds()
     return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, "age": age}

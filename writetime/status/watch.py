@@ -1,4 +1,5 @@
-"""What is wrong with a pipeline while none of its tasks fails: nodes that are late, a batch that does not end, a backlog, events that stay.
+"""What is wrong with a pipeline while none of its tasks fails: nodes that are late or short of space, a batch that does not end, a
+backlog, events that stay.
 
 Everything comes from the bucket, as for `writetime status`. The limits are those of the alert rules for Prometheus, for whoever has none.
 What a task fails for is not told here again: segments that wait for a person have their red squares.
@@ -35,7 +36,7 @@ def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now:
     """What is beyond the limits as of now. `publishes`: whether the pipeline sends its events anywhere."""
     found = _far_enough(batches, now)
     unpublished = _unpublished(batches, limits) if publishes else ()
-    return [*_late(found, limits), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
+    return [*_late(found, limits), *_short(found, limits), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
 
 
 def _far_enough(batches: Batches, now: datetime | None) -> RingStatus:
@@ -59,16 +60,30 @@ def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
             yield Trouble(f"late {node.node.path}", _late_text(found, node, (found.now - since).total_seconds()))
 
 
+def _short(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
+    told = {None: (), "warn": ("warn", "alarm"), "alarm": ("alarm",)}[limits.space]
+    for node in found.nodes:
+        if (space := node.space) is not None and space.level in told:
+            yield Trouble(
+                f"space {node.node.path} {space.level}",
+                f"space: node {_name(node)} of {found.cluster}: {space.level} ({space.at:%Y-%m-%d %H:%MZ}): {space.share:.0%} of what "
+                f"cdc_raw may hold is in use, {space.disk_free / 2**30:.1f} GiB of its disk are free. At 100% Cassandra refuses writes to "
+                "captured tables. Can its shipper keep up, and reach the store? Delete no segment by hand.",
+            )
+
+
+def _name(node: NodeStatus) -> str:
+    name = node.node
+    return f"{node.address} ({name.datacenter}, {name.host_id})" if node.address else f"{name.host_id} ({name.datacenter})"
+
+
 def _late_text(found: RingStatus, node: NodeStatus, age: float) -> str:
     last = (
         f"newest segment that came is of {node.newest:%Y-%m-%d %H:%MZ}, {span(age)} ago" if node.newest else f"no segment for {span(age)}"
     )
-    name = (
-        f"{node.address} ({node.node.datacenter}, {node.node.host_id})" if node.address else f"{node.node.host_id} ({node.node.datacenter})"
-    )
     return (
-        f"late: node {name} of {found.cluster}: {last}. Does its shipper run, and is the node written to? Ingest goes on without it; rows "
-        f"that only it has are missing. If it has left the ring for good, delete {names.node_facts(node.node)} in the bucket."
+        f"late: node {_name(node)} of {found.cluster}: {last}. Does its shipper run, and is the node written to? Ingest goes on without "
+        f"it; rows that only it has are missing. If it has left the ring for good, delete {names.node_facts(node.node)} in the bucket."
     )
 
 
