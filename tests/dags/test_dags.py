@@ -23,6 +23,7 @@ DAGS = {path.stem for path in FILES} - {PROBLEMS}
 _DESCRIBE = """
 import json, os, sys
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -112,9 +113,33 @@ def watched(task, pulled):
         said = f"{type(error).__name__}: {error}"
     return {"said": said, "pushed": instance.pushed, "told_before": context.get("writetime_told_before")}
 
-notices, watches = {}, []
+def pages():
+    # As the API server makes them: again when a file has changed, and only then.
+    from writetime_page_access import Pages, _none
+    made = Pages()
+    def mounts():
+        return sorted(route.path for route in made.app().routes if route.path.startswith("/pipeline/"))
+    same = made.app() is made.app()
+    before, folder = mounts(), Path(os.environ["WRITETIME_CONFIG"])
+    more = folder / "zoo.yaml"
+    more.write_text((folder / "orders.yml").read_text().replace("orders", "zoo"))
+    after = mounts()
+    more.unlink()
+    single = []
+    for setting in (str(folder / "orders.yml"), str(folder / "typo.yaml"), ""):
+        os.environ["WRITETIME_CONFIG"] = setting
+        single.append(mounts())
+        try:
+            _none()
+        except Exception as error:
+            single.append(str(error))
+    os.environ["WRITETIME_CONFIG"] = str(folder)
+    return {"same": same, "before": before, "after": after, "single": single}
+
+notices, watches, shown = {}, [], {}
 if "cdc_watch__bets" in bag.dags:
     import pagers
+    shown = pages()
     notices = {
         "failed": noticed("cdc_ingest__bets", exception=ValueError("the key lacks. Name the keystore."), segment="dc1/n/CommitLog-7-1.log"),
         "again": noticed("cdc_ingest__bets", exception=ValueError("late"), writetime_told_before=True),
@@ -135,7 +160,7 @@ links = {
     for link in task.operator_extra_links
 }
 found = {"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}
-print("@@" + json.dumps(found | {"notices": notices, "watches": watches}))
+print("@@" + json.dumps(found | {"notices": notices, "watches": watches, "shown": shown}))
 """
 
 
@@ -284,6 +309,17 @@ def test_a_file_that_is_wrong_is_an_import_error_and_takes_nothing_from_others(s
     assert file.endswith(f"{PROBLEMS}.py")
     assert "typo.yaml: `nodes`: is not a known key" in several["errors"][file]
     assert "bets.yaml: airflow.on_failure: make a notifier: nowhere.Pager: cannot be used" in several["errors"][file]
+
+
+def test_the_page_follows_the_files(several: dict[str, Any]) -> None:
+    shown = several["shown"]
+    assert shown["same"]
+    assert shown["before"] == ["/pipeline/bets", "/pipeline/orders"]
+    assert shown["after"] == ["/pipeline/bets", "/pipeline/orders", "/pipeline/zoo"]
+    one, _, broken, why, unset, how = shown["single"]
+    assert one == broken == unset == []
+    assert "`nodes`: is not a known key" in why
+    assert "WRITETIME_CONFIG: is not set" in how
 
 
 def test_people_are_told_what_failed_where_why_and_what_to_do(several: dict[str, Any]) -> None:

@@ -6,17 +6,20 @@ Airflow's part is a stand-in here; tests/airflow has the real one.
 from __future__ import annotations
 
 import html
+import json
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.status import bucket
+from writetime import names
 from writetime.batch.documents import LedgerEntry
 from writetime.columns import Rules
 from writetime.status.batches import Batches
@@ -337,7 +340,10 @@ def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
     from writetime.errors import StoreUnavailable
 
     shutil.copytree(folder, tmp_path / "bucket")
-    batches = Batches(LocalStore(tmp_path / "bucket"), bucket.CLUSTER)
+    store, now = LocalStore(tmp_path / "bucket"), datetime.now(UTC)
+    space = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.93, "disk_free": 7}
+    store.put(names.node_space(bucket.NODES[0], now, "alarm"), json.dumps(space).encode())
+    batches = Batches(store, bucket.CLUSTER)
 
     def broken() -> Batches:
         raise StoreUnavailable("no answer", operation="list objects", obj="<bets>")
@@ -356,6 +362,7 @@ def test_the_list_of_pipelines(several: Browser) -> None:
     assert "files Prod <1> 3 " in text(found)
     assert 'href="/writetime/pipeline/files/"' in found
     assert "bets list objects: <bets>: no answer" in text(found)
+    assert '<td class="n bad">1</td>' in found, "a node is short of space"
     assert "typo.yaml: <b>wrong" in text(found)
     assert "<b>wrong" not in found
     assert "Segments" not in text(found)
@@ -364,6 +371,7 @@ def test_the_list_of_pipelines(several: Browser) -> None:
 def test_each_pipeline_has_its_own_page(several: Browser) -> None:
     found = several.get("pipeline/files/")
     assert "all / files" in text(found)
+    assert "alarm 93%" in text(found)
     links = set(re.findall(r'(?:href|action)="([^"?]*)', found))
     assert {link for link in links if not link.startswith("/writetime/pipeline/files/")} == {
         "/writetime/",
