@@ -1,4 +1,4 @@
-"""Drop from the state what may be forgotten, and tidy the warehouse, once a day. Wiring only."""
+"""Drop from the state what may be forgotten, tidy the warehouse, pack the archive, once a day. Wiring only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ how far it went (`horizon`): `cdc_replay` refuses what is older, and leaves out 
 Then the warehouse: small files of each table are put together, deletes applied, and snapshots older than `warehouse.keep_snapshots_days` let
 go. The task's log tells of each table what it lay in before and after (`table tidied`). No batch is ingested meanwhile.
 
+At last the archive: segments older than `archive.compress_after_days` are packed, those older than `archive.keep_days` let go, and what is
+noted of them pruned, for `archive.minutes_per_run` at most. Batches go on meanwhile. `writetime status` tells how far that is, and the bytes
+before and after.
+
 | red square | what it means | what to do |
 |---|---|---|
 | `plan` | another batch is open (it is retried), or the bucket cannot be read | the message says which; clear when mended |
 | `maintain` | the batch did not reach its seal; nothing is lost | clear the task: the very same batch runs again; or leave it to `cdc_ingest`, which finishes it too |
+| `shelve` | segments stay as they are; its log names them, and why | mend what it says; the next run tries again |
 """
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -28,7 +33,7 @@ BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
 for pipeline in settings():
     with DAG(
         pipeline.dag_id("cdc_maintain"),
-        description="Purge what the state may forget, tidy the warehouse",
+        description="Purge what the state may forget, tidy the warehouse, pack the archive",
         schedule=pipeline.airflow.maintain_schedule,
         start_date=pipeline.start_date,
         catchup=False,
@@ -40,4 +45,6 @@ for pipeline in settings():
         plan = PlanMaintainOperator(task_id="plan", retries=20, retry_delay=timedelta(seconds=15))
         maintain = SparkJobOperator(task_id="maintain", job="maintain", arguments=["--batch", BATCH])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
-        plan >> maintain >> archive
+        # It needs no batch: also where there is no state to maintain.
+        shelve = SparkJobOperator(task_id="shelve", job="shelve", trigger_rule="none_failed")
+        plan >> maintain >> archive >> shelve

@@ -24,7 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException as AnyHTTPException
 from writetime_page_draw import bars, heat_map, lag_plot
 
-from writetime import names
+from writetime import archived, names
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import known_schema
 from writetime.columns import Rules
@@ -320,7 +320,7 @@ def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]
 def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
     """Segments that the archive holds of those hours, as far as they are counted."""
     hours = (begin + timedelta(hours=n) for n in range(int((until - begin) / timedelta(hours=1))))
-    found = (info for hour in hours for info in batches.store.list(names.archive_hour_prefix(batches.cluster, hour)))
+    found = (info for hour in hours for info in archived.listed(batches.store, names.archive_hour_prefix(batches.cluster, hour)))
     return sum(1 for _ in islice(found, ledger.PAGE * 50))
 
 

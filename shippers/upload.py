@@ -4,7 +4,7 @@ Strategy: every step can be repeated, and a death between any two leaves a state
 
     stat, CRC32C       what is to be confirmed
     head               there already, of an earlier run that died? it must be the same bytes
-    ledger             processed already? then the archive must hold the same bytes
+    ledger             processed already? then the archive must hold the same bytes, or have held them before it let them go
     put                only if there is none; if there is one, it must be the same bytes
     head               asked anew: the store's own size and CRC32C, and the generation that was just written
     stat               the file has not changed meanwhile
@@ -24,8 +24,9 @@ from enum import Enum
 from pathlib import Path
 
 from shippers.gentle import forget
+from writetime import archived
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, ShipError
-from writetime.names import SegmentRef
+from writetime.names import SegmentRef, plain
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c_of
 
@@ -208,24 +209,30 @@ def _taken_in_meanwhile(store: Store, local: Local) -> Outcome:
 
 
 def _processed(store: Store, local: Local) -> Outcome | None:
-    """Whether the pipeline has archived this very segment before; asks the archive itself, the ledger only says where.
+    """Whether the pipeline has archived this very segment before; asks the archive itself, the ledger only says where. What the archive has
+    let go since, on purpose, the ledger has to answer for.
 
     A segment can come back: its deletion was cut short, or the node replayed it after a crash.
     """
-    archived_as = _archived_as(store, local.ref.ledger)
-    if archived_as is None:
+    noted = _noted(store, local.ref.ledger)
+    if noted is None:
         return None
-    archived = store.head(archived_as)
-    if archived is None:
-        raise ShipError("the ledger says it was archived, but it is not there", operation="look into the archive", obj=archived_as)
-    _require_same(local, archived)
+    if isinstance(noted, archived.Content):
+        _require_content(local, noted, local.ref.ledger)
+        return Outcome.ALREADY_PROCESSED
+    stored = archived.held(store, plain(noted))
+    if stored is None:
+        raise ShipError("the ledger says it was archived, but it is not there", operation="look into the archive", obj=noted)
+    _require_same(local, stored)
     return Outcome.ALREADY_PROCESSED
 
 
-def _archived_as(store: Store, ledger: str) -> str | None:
-    """Where the ledger says that the segment was archived; None if it was not."""
+def _noted(store: Store, ledger: str) -> str | archived.Content | None:
+    """Where the ledger says that the segment was archived, or what it was if the archive keeps it no longer; None if neither."""
     try:
         entry = json.loads(store.read(ledger))
+        if entry["state"] == "expired":
+            return archived.Content(int(entry["size"]), int(entry["crc32c"]))
         return str(entry["archived_as"]) if entry["state"] == "archived" else None
     except ObjectNotFound:
         return None
@@ -234,12 +241,16 @@ def _archived_as(store: Store, ledger: str) -> str | None:
 
 
 def _require_same(local: Local, stored: ObjectInfo) -> None:
-    if (stored.size, stored.crc32c) == (local.size, local.crc32c):
+    _require_content(local, archived.content_of(stored), stored.name)
+
+
+def _require_content(local: Local, found: archived.Content, name: str) -> None:
+    if found == (local.size, local.crc32c):
         return
     raise ShipError(
-        f"the store holds {stored.size} bytes with CRC32C {stored.crc32c:08x}, {local.log} has {local.size} with {local.crc32c:08x}",
+        f"the store holds {found.size} bytes with CRC32C {found.crc32c:08x}, {local.log} has {local.size} with {local.crc32c:08x}",
         operation="compare a segment with the store",
-        obj=stored.name,
+        obj=name,
         hint="Nothing was overwritten or deleted. Find out which of the two is right; the shipper goes on with other segments.",
     )
 

@@ -35,9 +35,9 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.scan import Batches, chunked, tasks
+from spark_jobs.scan import Batches, chunked, content, tasks
 from spark_jobs.session import spark_session
-from writetime import audit, names
+from writetime import archived, audit, names
 from writetime.audit import AuditReport, Came, Group, Held, NodeAudit
 from writetime.batch.check import known_schema
 from writetime.batch.documents import SegmentInput
@@ -182,7 +182,7 @@ class Audit:
         """Those of nodes that may hold what was written in the interval, and what waits to be taken in."""
         hour = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
         while hour <= self.end + timedelta(hours=self.late):
-            yield from _of_nodes(self.store.list(names.archive_hour_prefix(self.cluster, hour)))
+            yield from _of_nodes(archived.listed(self.store, names.archive_hour_prefix(self.cluster, hour)))
             hour += timedelta(hours=1)
         yield from _of_nodes(self.store.list(names.incoming_prefix(self.cluster)))
 
@@ -296,7 +296,7 @@ def _held(scope: Scope, store: Store, place: Mapping[str, Any], keys: Keystore |
     number = place["segment"]
     about = dict.fromkeys(_FOUND.names) | {"segment": number, "node": scope.hosts[number]}
     try:
-        found = scan(store.read(place["object"], generation=place["generation"]), name=place["object"], keys=keys)
+        found = scan(content(store, place), name=place["object"], keys=keys)
     except (SegmentError, ObjectNotFound) as error:
         log.warning("segment not read", object=place["object"], error=str(error))
         yield about | {"kind": "segment", "token": 0}

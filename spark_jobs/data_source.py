@@ -112,8 +112,9 @@ class Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one segment, in log order."""
         assert isinstance(partition, Segment)
-        content = inputs.read(partition.path)
+        content = b""
         try:
+            content = inputs.read(partition.path)
             source = Source(partition.path, _scan(partition.path, content, self.plan.keystore))
         except SegmentError as error:
             if self.plan.table is None:

@@ -153,6 +153,8 @@ class Batch:
         surveyed = self._survey().persist()
         schema, captured = self._learn(surveyed)
         self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
+        for reason in self.local.not_understood:
+            log.error("a node's log not understood", batch=self.manifest.number, reason=reason)
         # Bodies of mutations go through once, and only what comes of them is kept.
         folded = self._fold(self._route(schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
@@ -599,6 +601,7 @@ class Batch:
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
             horizon=self.base.horizon if self.base else None,
+            kept_from=self.base.kept_from if self.base else None,
             events=sum(account.events for account in accounting),
         )
         return seal(self.store, self.manifest.cluster, sealed)

@@ -36,6 +36,7 @@ from writetime.batch.archive import sweep
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
+from writetime.batch.shelve import whole_hour
 from writetime.config import PipelineConfig, load
 from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
 from writetime.errors import BatchError, ObjectNotFound, WritetimeError
@@ -138,6 +139,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "state": state,
             "snapshots_refused": {},
             "horizon": _horizon([task.before for task, after, _ in done if after is not None], base),
+            "kept_from": _kept_from(config, manifest, base),
             "events": 0,
         }
     )
@@ -235,6 +237,13 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
 def _horizon(purged_before: list[int], base: Sealed) -> int | None:
     """How far tombstones have been purged, in this batch or any before: what was purged once is gone, whatever gc_grace has become."""
     return max([*purged_before, *(() if base.horizon is None else (base.horizon,))], default=None)
+
+
+def _kept_from(config: PipelineConfig, manifest: Manifest, base: Sealed) -> int | None:
+    """Before which hour the archive lets go what it holds (`writetime.batch.shelve`) once this batch is sealed. It never goes back."""
+    days = config.archive.keep_days
+    hour = [] if days is None else [int(whole_hour(datetime.fromtimestamp(manifest.now - days * 86400, UTC)).timestamp())]
+    return max([*hour, *(() if base.kept_from is None else (base.kept_from,))], default=None)
 
 
 class Unneeded(NamedTuple):

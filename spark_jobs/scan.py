@@ -32,6 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jobs.runs import Ints, fixed
+from writetime import archived
 from writetime.batch.documents import Mark, SegmentInput, Tail
 from writetime.commitlog import cells
 from writetime.commitlog.frames import BODY_OFFSET
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
 
 Batches = Iterable[pa.RecordBatch]
 
-_PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64()), ("tail", pa.string())])
+_PLACE = pa.struct(
+    [("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64()), ("crc32c", pa.int64()), ("tail", pa.string())]
+)
 SEGMENTS = pa.schema([("segments", pa.list_(_PLACE))])
 """A task each: its segments by their index in the manifest, ascending. `tail` is a `Tail` as JSON, if the segment has one."""
 
@@ -159,7 +162,12 @@ def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]
 
 def _place(index: int, segment: SegmentInput) -> dict[str, Any]:
     tail = segment.tail.model_dump_json() if segment.tail is not None else None
-    return {"segment": index, "object": segment.object, "generation": segment.generation, "tail": tail}
+    return {"segment": index, "object": segment.object, "generation": segment.generation, "crc32c": segment.crc32c, "tail": tail}
+
+
+def content(store: Store, place: Mapping[str, Any]) -> bytes:
+    """The whole segment that a place of SEGMENTS names. ObjectNotFound, CorruptSection."""
+    return archived.read(store, place["object"], generation=place["generation"], crc32c_of_it=place["crc32c"])
 
 
 def tasks(
@@ -230,9 +238,11 @@ class _Reader:
     def open(self, place: dict[str, Any]) -> _Segment:
         number, tail = place["segment"], place["tail"] and Tail.model_validate_json(place["tail"])
         try:
-            read = self._read(place, tail) if tail else _Read(self.store.read(place["object"], generation=place["generation"]))
+            read = self._read(place, tail) if tail else _Read(content(self.store, place))
         except ObjectNotFound as error:
             return _unreadable(number, "gone", b"", error, {} if tail is None else _stuck(tail))
+        except SegmentError as error:
+            return _unreadable(number, type(error).__name__, b"", error, {})
         try:
             found = scan(read.buffer, name=f"{place['object']}.log" if read.grown else place["object"], keys=self.keys, begin=read.begin)
         except SegmentError as error:
@@ -243,7 +253,7 @@ class _Reader:
         """What there is behind the mark, at its place in the file."""
         after = tail.after or Mark()
         if not tail.parts:
-            buffer = self.store.read(place["object"], generation=place["generation"])
+            buffer = content(self.store, place)
             same = len(buffer) >= after.position and crc32c(buffer[: after.position]) == after.crc32c
             return _Read(buffer, after=after if same else None, differs=not same)
         pieces, position = [], after.position

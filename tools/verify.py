@@ -26,6 +26,7 @@ from rich.table import Table as Grid
 from tests.ring.recording import Recording
 from tools.errors import ServiceError
 from tools.site import Site
+from writetime import archived, names
 from writetime.batch.documents import Accounting, Sealed, total
 from writetime.batch.plan import history, read_schema, read_sealed
 from writetime.commitlog.mutation import decode_mutation
@@ -132,9 +133,9 @@ def _updates_per_node(store: Store, recording: Recording, captured: set[str], ba
     schema = read_schema(store, recording.cluster_name, batch).schema()
     addresses = {node.host_id: node.address for node in recording.nodes}
     counts: Counter[str] = Counter()
-    for info in store.list("cdc_archive/"):
+    for info in archived.listed(store, f"{names.ARCHIVE}/"):
         node = addresses[SegmentRef.from_object(info.name).node.host_id]
-        counts[node] += _captured_updates(store.read(info.name), schema, captured)
+        counts[node] += _captured_updates(archived.read(store, info.name), schema, captured)
     return dict(sorted(counts.items()))
 
 

@@ -260,6 +260,42 @@ class WarehouseConfig(_Model):
     keep_snapshots: int = Field(default=20, ge=1, description="The latest snapshots, which stay however old they are.")
 
 
+class ArchiveConfig(_Model):
+    """What becomes of segments that were taken in, and of what is noted of them. cdc_maintain sees to it, days after the batch."""
+
+    compress_after_days: float | None = Field(
+        default=1.0,
+        ge=0,
+        description="Segments that their nodes finished so long ago are packed, each as one Zstandard frame (`<name>.zst`); null: never.",
+    )
+    compression_level: int = Field(default=3, ge=1, le=22, description="Zstandard's level: higher is smaller, and slower.")
+    keep_days: float | None = Field(
+        default=None,
+        ge=1,
+        description="Older segments are let go; null: none, ever. What is gone cannot be replayed, nor tables rebuilt from it, and a "
+        "TRUNCATE that becomes known later than that is not followed.",
+    )
+    keep_ledger_days: float | None = Field(
+        default=None,
+        ge=1,
+        description="Ledger entries of older segments are removed, where the archive has let these go; null: none. Of a segment without an "
+        "entry, a copy that its node ships late is taken in again.",
+    )
+    keep_batches_days: float | None = Field(
+        default=None,
+        ge=7,
+        description="Documents of older batches (manifest, schema, seal) are removed, as far as nobody needs them; null: none. The last "
+        "1000 batches stay, and what is not yet published.",
+    )
+    minutes_per_run: float = Field(default=60.0, gt=0, description="How long a run packs and removes at most; the next goes on there.")
+
+    @model_validator(mode="after")
+    def _entries_outlive_segments(self) -> ArchiveConfig:
+        if self.keep_ledger_days is not None and (self.keep_days is None or self.keep_ledger_days < self.keep_days):
+            raise ValueError("the ledger is kept as long as the archive: keep_ledger_days needs a keep_days that is no longer")
+        return self
+
+
 class KafkaConfig(_Model):
     """Where change events go."""
 
@@ -571,6 +607,7 @@ class PipelineConfig(_Model):
     tables: TablesConfig = TablesConfig()
     catalog: CatalogConfig | None = Field(default=None, description="Needed by the jobs, not by the shipper.")
     warehouse: WarehouseConfig = WarehouseConfig()
+    archive: ArchiveConfig = ArchiveConfig()
     columns: ColumnsConfig = ColumnsConfig()
     events: EventsConfig = EventsConfig()
     snapshot: SnapshotConfig = SnapshotConfig()

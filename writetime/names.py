@@ -3,12 +3,14 @@
     cdc/<cluster>/<dc>/<node>/CommitLog-7-<id>.log                       a segment as a node shipped it, not yet processed
     cdc_parts/<cluster>/<dc>/<node>/CommitLog-7-<id>/<from>-<to>          whole sections of one that grows: bytes [from, to) of its file
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
+    cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log.zst  the same, packed since: `zstd -d` makes the very file of it
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
     space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     clock/<cluster>                                                       written to see what time the store has
     published/<cluster>.json                                              how far publishing is known to be
+    shelved/<cluster>.json                                                how far the archive is packed, and what was let go
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that is not sent
@@ -36,10 +38,13 @@ from urllib.parse import quote, unquote
 
 from writetime.errors import NotASegment
 
-_OTHER_BYTES = re.compile(r"~[0-9a-f]{8}\.log$")
+_ARCHIVED = re.compile(r"(?:~[0-9a-f]{8})?\.log(?:\.zst)?$")
+_HOUR = re.compile(r"cdc_archive/[^/]+/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/")
 _PART = re.compile(r"(\d{10,})-(\d{10,})")
 _SEGMENT = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
 _MADE = re.compile(r"(snapshot|reread|retry)-(.+)")
+ARCHIVE: Final = "cdc_archive"
+_PACKED: Final = ".zst"
 FRAMES: Final = "frames"
 """What stands for the datacenter of frames that no node logged."""
 
@@ -161,7 +166,7 @@ class SegmentRef:
         cluster = part(self.node.cluster)
         node = f"{part(self.node.datacenter)}/{part(self.node.host_id)}"
         other = "" if crc32c is None else f"~{crc32c:08x}"
-        return f"cdc_archive/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.stem}{other}.log"
+        return f"{ARCHIVE}/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.stem}{other}.log"
 
     def quarantined(self, position: int, size: int) -> str:
         """Stem of what is kept of a bad range; `.bin` holds the bytes, `.json` the reason."""
@@ -175,9 +180,9 @@ class SegmentRef:
             cluster, datacenter, host_id, filename = pieces[1:]
         elif pieces[0] == FRAMES and len(pieces) == 4:
             (cluster, host_id, filename), datacenter = pieces[1:], FRAMES
-        elif pieces[0] == "cdc_archive" and len(pieces) == 7:
+        elif pieces[0] == ARCHIVE and len(pieces) == 7:
             cluster, datacenter, host_id, filename = pieces[1], *pieces[4:]
-            filename = _OTHER_BYTES.sub(".log", filename)
+            filename = _ARCHIVED.sub(".log", filename)
         elif pieces[0] == "cdc_parts" and len(pieces) in (5, 6):
             cluster, datacenter, host_id, filename = *pieces[1:4], f"{pieces[4]}.log"
         else:
@@ -250,7 +255,30 @@ def _second(when: datetime) -> str:
 
 
 def archive_prefix(cluster: str) -> str:
-    return f"cdc_archive/{part(cluster)}/"
+    return f"{ARCHIVE}/{part(cluster)}/"
+
+
+def packed(name: str) -> str:
+    """Where a segment of the archive lies once it is packed."""
+    return f"{name}{_PACKED}"
+
+
+def is_packed(name: str) -> bool:
+    return name.endswith(_PACKED)
+
+
+def plain(name: str) -> str:
+    """Inverse of `packed`; a name that is no packed one's stays."""
+    return name.removesuffix(_PACKED)
+
+
+def archive_hour(name: str) -> datetime | None:
+    """The hour in which the segment of an object of the archive was sealed; None if its name does not say."""
+    match = _HOUR.match(name)
+    try:
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}:00:00+00:00") if match else None
+    except ValueError:
+        return None
 
 
 def archive_hour_prefix(cluster: str, hour: datetime) -> str:
@@ -278,6 +306,11 @@ def space_prefix(cluster: str, day: date) -> str:
 def node_space(node: NodeName, at: datetime, level: str) -> str:
     at = at.astimezone(UTC)
     return f"{space_prefix(node.cluster, at.date())}{part(node.datacenter)}/{part(node.host_id)}/{at:%H%M%S}Z-{level}.json"
+
+
+def ledger_of(cluster: str) -> str:
+    """Prefix of the ledger of all nodes."""
+    return f"ledger/{part(cluster)}/"
 
 
 def ledger_prefix(node: NodeName) -> str:
@@ -308,6 +341,10 @@ def batch_object(cluster: str, number: int, what: str) -> str:
 
 def clock(cluster: str) -> str:
     return f"clock/{part(cluster)}"
+
+
+def shelved(cluster: str) -> str:
+    return f"shelved/{part(cluster)}.json"
 
 
 def published(cluster: str) -> str:

@@ -16,6 +16,7 @@ from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.documents import Ending, LocalDocument, Manifest, Mark, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
 from writetime.batch.local import all_segments, cuts, decide, only, read_local, settle
 from writetime.batch.plan import plan_ingest, plan_replay
+from writetime.batch.shelve import pack, to_pack
 from writetime.commitlog.encode import encode_mutation
 from writetime.errors import BatchError
 from writetime.model import Cell, Mutation, PartitionUpdate, Row
@@ -199,6 +200,81 @@ def test_a_missing_record_corrects_what_writetime_had_judged(ring: Ring) -> None
     opening = second.generations[ORDERS.id]
     assert (second.opened, opening.generation, opening.opened, opening.correction) == ([ORDERS.id], 2, 3, True)
     assert reread(second) == {"a 2": {7: 900}, "b 3": {7: 5}}
+
+
+def corrected(ring: Ring) -> None:
+    """As above, up to the batch before the one that corrects."""
+    for node in "ab":
+        ring.ship(node, 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 20, truncated(2, 900, 10))
+    ring.ship("b", 3, 20)
+    ring.batch()
+    ring.ship("b", 2, 15, truncated(3, 5, 10.1))
+
+
+def test_a_packed_archive_corrects_the_same(ring: Ring) -> None:
+    corrected(ring)
+    for name in list(to_pack(ring.store, CLUSTER, minute(600))):
+        pack(ring.store, name, 3)
+    document = ring.batch()
+    assert (document.opened, reread(document)) == ([ORDERS.id], {"a 2": {7: 900}, "b 3": {7: 5}})
+    assert all(names.is_packed(each.segment.object) for each in document.rereads)
+
+
+def test_packing_alone_is_no_reason_to_correct(ring: Ring) -> None:
+    """What was folded by its plain name is the same by its packed one."""
+    for node in "abc":
+        ring.ship(node, 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 20, truncated(2, 900, 10))
+    ring.ship("b", 3, 20)
+    assert ring.batch().opened == [ORDERS.id]
+    for name in list(to_pack(ring.store, CLUSTER, minute(600))):
+        pack(ring.store, name, 3)
+    ring.ship("c", 2, 21, truncated(2, 700, 10.01))
+    assert ring.batch().opened == []
+
+
+def test_what_is_packed_between_two_runs_of_a_batch_is_still_there(ring: Ring) -> None:
+    corrected(ring)
+    manifest = ring.plan()
+    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    first = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
+    for name in list(to_pack(ring.store, CLUSTER, minute(600))):
+        pack(ring.store, name, 3)
+    assert settle(ring.store, manifest, base, ring.rows(manifest), ring.captured) == first
+    assert [each.segment.ref.segment.id for each in first.rereads] == [2, 3]
+
+
+def test_a_truncate_behind_what_the_archive_keeps_is_not_followed(ring: Ring) -> None:
+    """Its table would lack what was written since."""
+    corrected(ring)
+    manifest = ring.plan()
+    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    assert base is not None
+    base = base.model_copy(update={"kept_from": int(START.timestamp())})
+    document = decide(ring.store, manifest, base, ring.rows(manifest), ring.captured)
+    assert (document.opened, document.rereads) == ([], [])
+    (told,) = document.not_understood
+    assert "TRUNCATE of 2026-05-04T12:10:00Z" in told
+    assert "keep_days" in told
+    kept = base.model_copy(update={"kept_from": int(START.timestamp()) - 3600})
+    assert decide(ring.store, manifest, kept, ring.rows(manifest), ring.captured).opened == [ORDERS.id], "all since is there"
+
+
+def test_without_the_documents_of_old_batches_a_correction_builds_anew(ring: Ring) -> None:
+    for node in "abc":
+        ring.ship(node, 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 20, truncated(2, 900, 10))
+    assert ring.batch().opened == [ORDERS.id]
+    ring.ship("b", 2, 21, truncated(2, 700, 10.01))
+    manifest = ring.plan()
+    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    assert decide(ring.store, manifest, base, ring.rows(manifest), ring.captured).opened == []
+    ring.store.delete(names.batch_object(CLUSTER, 2, "manifest"))
+    assert decide(ring.store, manifest, base, ring.rows(manifest), ring.captured).opened == [ORDERS.id]
 
 
 def test_a_missing_record_that_changes_no_frame_opens_nothing(ring: Ring) -> None:

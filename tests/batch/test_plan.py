@@ -16,6 +16,7 @@ from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.documents import Accounting, Ending, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
 from writetime.batch.plan import EXPIRY_PAUSE, checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_manifest
 from writetime.batch.publish import Published, publish_due, write_published
+from writetime.batch.shelve import let_go, pack
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.store import open_store
 from writetime.store.local import LocalStore
@@ -304,6 +305,60 @@ def test_a_replay_waits_for_an_open_batch(store: LocalStore) -> None:
     with pytest.raises(BatchBusy, match=r"batch 1 \(ingest\) is not sealed yet") as raised:
         plan_replay(store, CLUSTER, start=NOW, end=NOW + timedelta(hours=1), now=NOW)
     assert raised.value.retriable
+
+
+def test_a_replay_takes_packed_segments_as_what_they_were(store: LocalStore) -> None:
+    hour = NOW.replace(minute=0)
+    for number in (1, 2):
+        ship(store, number, sealed_at=hour, data=b"segment" * 100)
+    seal(store, planned(store))
+    archive(store, CLUSTER, 1)
+    pack(store, ref(2).archived(hour), 3)
+    replay = plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW)
+    assert replay is not None
+    assert [segment.object for segment in replay.segments] == [ref(1).archived(hour), names.packed(ref(2).archived(hour))]
+    assert [(s.ref, s.size, s.sealed_at) for s in replay.segments] == [(ref(1), 700, hour), (ref(2), 700, hour)]
+    assert replay.segments[0].crc32c == replay.segments[1].crc32c
+
+
+def test_a_segment_that_comes_again_is_known_by_its_packed_form(store: LocalStore) -> None:
+    ship(store, 1)
+    seal(store, planned(store))
+    archive(store, CLUSTER, 1)
+    pack(store, ref(1).archived(NOW), 3)
+    ship(store, 1)
+    seal(store, planned(store))
+    assert archive(store, CLUSTER, 2) == {ref(1).incoming: "archived"}
+    (held,) = store.list("cdc_archive/")
+    assert held.name == names.packed(ref(1).archived(NOW))
+    entry = ledger(store, 1)
+    assert (entry.batch, entry.archived_as, entry.stored, entry.size) == (2, held.name, held.size, len(b"segment"))
+
+
+def test_a_segment_that_comes_again_after_it_was_let_go_is_archived_again(store: LocalStore) -> None:
+    ship(store, 1)
+    seal(store, planned(store))
+    archive(store, CLUSTER, 1)
+    (held,) = store.list("cdc_archive/")
+    let_go(store, held)
+    assert ledger(store, 1).state == "expired"
+    ship(store, 1)
+    seal(store, planned(store))
+    archive(store, CLUSTER, 2)
+    assert (ledger(store, 1).state, ledger(store, 1).archived_as) == ("archived", held.name)
+    assert [step["state"] for step in ledger(store, 1).history] == ["archived", "expired"]
+
+
+def test_a_replay_of_hours_that_the_archive_has_let_go_is_refused(store: LocalStore) -> None:
+    hour = NOW.replace(minute=0)
+    ship(store, 1, sealed_at=hour)
+    manifest = planned(store)
+    sealed = seal(store, manifest).model_copy(update={"kept_from": int(hour.timestamp())})
+    store.put(names.batch_object(CLUSTER, 1, "sealed"), sealed.to_bytes())
+    with pytest.raises(BatchError, match=r"no longer holds what was sealed before 2026-05-04T12:00:00Z.*keep_days") as raised:
+        plan_replay(store, CLUSTER, start=hour - timedelta(minutes=1), end=hour + timedelta(hours=1), now=NOW)
+    assert not raised.value.retriable
+    assert plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW) is not None
 
 
 def test_a_replay_of_empty_hours(store: LocalStore) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.commitlog import packed
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_BODY, STATICS_TABLE, TTL_FRAME, TTL_TABLE, body_of, delete_range, insert
 from tests.schema.examples import change, column_row, create_keyspace, create_table, schema_row, table_rows
-from writetime import cli
+from writetime import archived, cli
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.keystore import Keystore
 from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
@@ -384,6 +384,25 @@ def test_packed_segments(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         arguments += ["--keystore", "keys.jks"]
     code, out, _ = run(*arguments)
     assert (code, from_the_first_on(out)) == (0, expected)
+
+
+def test_segments_that_the_archive_has_packed(run: Run, tmp_path: Path) -> None:
+    plain = encode_segment(5, 7, [*DDL, body(insert(1))], per_section=2)
+    log = tmp_path / "CommitLog-7-5.log"
+    log.write_bytes(plain)
+    expected = [run(*command) for command in (["dump", "--json", "--all-tables", log], ["schema", log, "--at", "5:1000"])]
+    assert expected[0][0] == 0
+    stored = archived.pack(plain, 3)
+    packed_log = tmp_path / "CommitLog-7-5.log.zst"
+    log.rename(packed_log)
+    packed_log.write_bytes(stored)
+    at = f"{packed_log.name}:1000"
+    told = [run(*command) for command in (["dump", "--json", "--all-tables", packed_log], ["schema", packed_log, "--at", at])]
+    assert [(code, out.replace(".log.zst", ".log")) for code, out, _ in told] == [(code, out) for code, out, _ in expected]
+    assert run("verify", packed_log)[0] == 0
+    packed_log.write_bytes(stored[:-1])
+    code, _, err = run("verify", packed_log)
+    assert (code, "unpack a segment" in err) == (1, True)
 
 
 def from_the_first_on(out: str) -> list[dict[str, Any]]:

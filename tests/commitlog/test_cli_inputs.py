@@ -10,8 +10,9 @@ import pytest
 
 from tests.commitlog.examples import small_segment
 from tests.store import gcs_stub
+from writetime.archived import pack
 from writetime.commitlog.inputs import find, read
-from writetime.errors import ConfigError, ObjectNotFound, StoreError
+from writetime.errors import ConfigError, CorruptSection, ObjectNotFound, StoreError
 from writetime.store import open_store
 
 
@@ -113,6 +114,22 @@ def test_hours_of_the_archive_are_one_log(tmp_path: Path) -> None:
     expected = [("n1", 9), ("n1", 10), ("n2", 11)]
     assert [(each.node, each.id) for each in inputs] == [(f"{tmp_path}/ring/dc1/{node}", number) for node, number in expected]
     assert all(Path(each.where).exists() for each in inputs)
+
+
+def test_segments_that_the_archive_has_packed(tmp_path: Path) -> None:
+    put(tmp_path, "CommitLog-7-8.log", "CommitLog-7-9.log")
+    for name in ("CommitLog-7-8.log.zst", "CommitLog-7-10.log.zst", "CommitLog-7-11~0123abcd.log.zst", "renamed.zst"):
+        (tmp_path / name).write_bytes(pack(name.encode(), 3))
+    inputs, errors = find([str(tmp_path)])
+    assert errors == []
+    expected = ["CommitLog-7-8.log", "CommitLog-7-9.log", "CommitLog-7-10.log.zst", "CommitLog-7-11~0123abcd.log.zst"]
+    assert [each.name for each in inputs] == expected, "while one is being packed it is there twice, and comes once"
+    assert [each.read() for each in inputs] == [name.encode() for name in expected]
+    (renamed,), _ = find([str(tmp_path / "renamed.zst")])
+    assert (renamed.id, renamed.read(), read(renamed.where)) == (None, b"renamed.zst", b"renamed.zst")
+    (tmp_path / "CommitLog-7-12.log.zst").write_bytes(b"nothing of the kind")
+    with pytest.raises(CorruptSection, match=r"CommitLog-7-12\.log\.zst"):
+        read(str(tmp_path / "CommitLog-7-12.log.zst"))
 
 
 def test_objects_and_prefixes_of_a_bucket(bucket: str) -> None:

@@ -226,6 +226,16 @@ def test_ingest_archives_before_it_points_at_bad_segments(loaded: dict[str, Any]
     assert tasks["ingest"]["retries"] == 2
 
 
+def test_the_archive_is_cared_for_after_the_seal(loaded: dict[str, Any]) -> None:
+    tasks = loaded["dags"]["cdc_maintain"]["tasks"]
+    assert {name: task["down"] for name, task in tasks.items()} == {
+        "plan": ["maintain"],
+        "maintain": ["archive"],
+        "archive": ["shelve"],
+        "shelve": [],
+    }
+
+
 def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
     assert loaded["commands"] == {
         "cdc_verify": [

@@ -15,6 +15,7 @@ from shippers.upload import Outcome, ship
 from tests.shippers.conftest import SEALED, Folder, ref
 from tests.shippers.faults import FaultyStore
 from writetime.batch.documents import LedgerEntry, SegmentInput
+from writetime.batch.shelve import let_go, pack
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
@@ -104,6 +105,42 @@ def test_a_segment_that_comes_back_with_other_bytes(store: LocalStore, folder: F
         ship(store, ref(1), folder.path, {})
     assert len(folder.names) == 2
     assert store.head(ref(1).incoming) is None
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_segment_that_was_packed_since_is_known(store: LocalStore, folder: Folder, noted: bool) -> None:
+    """`noted` False: it is packed between the look at the ledger and the look at the archive."""
+    folder.segment(1)
+    ship(store, ref(1), folder.path, {})
+    entry = process(store, 1)
+    assert entry.archived_as is not None
+    pack(store, entry.archived_as, 3)
+    if not noted:
+        store.put(ref(1).ledger, entry.to_bytes())
+    folder.segment(1)
+    assert ship(store, ref(1), folder.path, {}) is Outcome.ALREADY_PROCESSED
+    assert folder.names == []
+    folder.segment(1, b"replayed differently")
+    with pytest.raises(ShipError, match=r"cdc_archive.*\.zst"):
+        ship(store, ref(1), folder.path, {})
+    assert len(folder.names) == 2
+
+
+def test_a_segment_that_the_archive_has_let_go_is_known_by_the_ledger(store: LocalStore, folder: Folder) -> None:
+    folder.segment(1)
+    ship(store, ref(1), folder.path, {})
+    entry = process(store, 1)
+    assert entry.archived_as is not None
+    held = store.head(entry.archived_as)
+    assert held is not None
+    let_go(store, held)
+    folder.segment(1)
+    assert ship(store, ref(1), folder.path, {}) is Outcome.ALREADY_PROCESSED
+    assert folder.names == []
+    folder.segment(1, b"replayed differently")
+    with pytest.raises(ShipError, match="ledger/"):
+        ship(store, ref(1), folder.path, {})
+    assert len(folder.names) == 2
 
 
 def test_the_ledger_alone_is_not_believed(store: LocalStore, folder: Folder) -> None:

@@ -26,6 +26,7 @@ from tests.ring.recording import Recording
 from tests.schema.examples import change, create_keyspace, create_table, schema_row
 from tests.spark_jobs.examples import COUNTS, EVERYTHING, KEYS_ONLY, ORDERS, SCHEMA, THEN, TYPES, cells, delete, insert, table
 from tests.spark_jobs.pipeline import Pipeline
+from writetime import archived
 from writetime.commitlog.dump import dump_lines
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.frames import encode_frame
@@ -401,6 +402,17 @@ def test_packed_segments(tmp_path: Path, packing: str) -> None:
     ]
     plain.write_bytes(pack([encode_frame(body) for body in bodies], packing, segment_id=9).file)
     assert [row["value"] for row in rows_of({"path": str(plain)})] == [row["value"] for row in rows]
+
+
+def test_segments_that_the_archive_has_packed(tmp_path: Path) -> None:
+    plain = Path(written(tmp_path, insert(ORDERS, 1, {"name": "n"}, 1)))
+    rows = rows_of({"path": str(plain)})
+    stored = plain.with_name(f"{plain.name}.zst")
+    stored.write_bytes(archived.pack(plain.read_bytes(), 3))
+    plain.unlink()
+    assert [row["value"] for row in rows_of({"path": str(tmp_path)})] == [row["value"] for row in rows]
+    stored.write_bytes(stored.read_bytes()[:-1])
+    assert [row["kind"] for row in rows_of({"path": str(tmp_path)})] == ["problem"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,21 @@ def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, writ
     return maintain.maintain(config, store, spark, manifest, base)
 
 
+@pytest.mark.parametrize(
+    ("days", "before", "expected"),
+    [(None, None, None), (None, 7200, 7200), (1.5, None, NOW - 3 * DAY // 2), (1.5, 7200, NOW - 3 * DAY // 2), (1.5, NOW, NOW)],
+)
+def test_what_the_archive_keeps_never_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float | None, before: int | None, expected: int | None
+) -> None:
+    real = pipeline(tmp_path)
+    config = real.model_copy(update={"archive": real.archive.model_copy(update={"keep_days": days})})
+    monkeypatch.setattr("tests.spark_jobs.test_horizon.pipeline", lambda _: config)
+    base = sealed(1, ShardVersions(buckets=[3]), None).model_copy(update={"kept_from": before})
+    found = maintained(tmp_path, monkeypatch, base, None).kept_from
+    assert found == (expected if expected == before or expected is None else expected - expected % 3600)
+
+
 @pytest.mark.parametrize(("horizon", "expected"), [(None, NOW - 10 * DAY), (NOW - 20 * DAY, NOW - 10 * DAY), (NOW - DAY, NOW - DAY)])
 def test_how_far_was_purged_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, horizon: int | None, expected: int) -> None:
     base = sealed(1, ShardVersions(buckets=[3], expires=[NOW + 5], purged=70), horizon)

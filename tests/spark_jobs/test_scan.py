@@ -22,7 +22,9 @@ from tests.ring import packed
 from tests.ring.recording import Recording
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
+from writetime import archived, names
 from writetime.batch.documents import Mark, SegmentInput, Tail
+from writetime.batch.shelve import pack
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.vint import write_unsigned
@@ -32,6 +34,7 @@ from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.schema.system import LOCAL, SCHEMA_TABLES, TABLES, system_table_id
 from writetime.store import open_store
+from writetime.store.checksum import crc32c
 
 Rows = list[dict[str, Any]]
 HOSTS = [str(UUID(int=number)) for number in range(1, 4)]
@@ -305,6 +308,25 @@ def test_messages_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [row["body"] for batch in found for row in batch.to_pylist()] == made
 
 
+def test_what_was_packed_since_it_was_pinned_is_read_all_the_same(tmp_path: Path) -> None:
+    (segment,) = segments_of(BODIES)
+    store = open_store(str(tmp_path))
+    name = f"cdc_archive/c/date=2026-05-04/hour=12/dc1/{HOSTS[0]}/{segment[0]}"
+    generation = store.put(name, segment[1]).generation
+    place = {"segment": 0, "object": name, "generation": generation, "crc32c": crc32c(segment[1]), "tail": None}
+    row = pa.RecordBatch.from_pylist([{"segments": [place]}], schema=SEGMENTS)
+    plain = _rows(surveyor(str(tmp_path)), row, SURVEY)
+    assert pack(store, name, 3).after < len(segment[1])
+    assert _rows(surveyor(str(tmp_path)), row, SURVEY) == plain
+    store.put(names.packed(name), archived.pack(b"another segment", 3))
+    (done,) = [each for each in _rows(surveyor(str(tmp_path)), row, SURVEY) if each["kind"] != "done"]
+    assert json.loads(done["detail"])["kind"] == "gone"
+    broken = {**place, "object": names.packed(name), "generation": store.put(names.packed(name), b"no frame").generation}
+    row = pa.RecordBatch.from_pylist([{"segments": [broken]}], schema=SEGMENTS)
+    (done,) = [each for each in _rows(surveyor(str(tmp_path)), row, SURVEY) if each["kind"] != "done"]
+    assert json.loads(done["detail"])["kind"] == "CorruptSection"
+
+
 # --- segments that are read again -------------------------------------------------------------------------------------------------
 
 
@@ -403,6 +425,8 @@ def test_groups_as_rows() -> None:
     segments = inputs((0, 0, 1), (1, 0, 1), (2, 0, 1))
     segments[1] = segments[1].model_copy(update={"tail": Tail(after=Mark(position=9, logical=9))})
     told = [segment.tail and segment.tail.model_dump_json() for segment in segments]
-    places = [{"segment": at, "object": segment.object, "generation": 1, "tail": told[at]} for at, segment in enumerate(segments)]
+    places = [
+        {"segment": at, "object": segment.object, "generation": 1, "crc32c": 0, "tail": told[at]} for at, segment in enumerate(segments)
+    ]
     rows = [batch.to_pylist() for batch in scan.task_rows(segments, [[0, 2], [1]])]
     assert rows == [[{"segments": [places[0], places[2]]}], [{"segments": [places[1]]}]]

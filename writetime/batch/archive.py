@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Literal
 
-from writetime import names, parts
+from writetime import archived, names, parts
 from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, SegmentState
 from writetime.errors import BatchError, ChecksumMismatch, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
@@ -51,9 +51,13 @@ def sweep(store: Store, cluster: str) -> int:
     freed = 0
     for ref, found in groupby(parts.found(store, names.parts_prefix(cluster)), key=itemgetter(0)):
         entry = LedgerEntry.read(store, ref.ledger)
-        if entry is not None and entry.state == "archived" and entry.archived_as and store.head(entry.archived_as) is not None:
+        if entry is not None and (entry.state == "expired" or _is_archived(store, entry)):
             freed += _remove_parts(store, (part for _, part in found))
     return freed
+
+
+def _is_archived(store: Store, entry: LedgerEntry) -> bool:
+    return entry.state == "archived" and entry.archived_as is not None and archived.held(store, names.plain(entry.archived_as)) is not None
 
 
 def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
@@ -76,27 +80,27 @@ def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOut
     if not outcome.ok:
         _note(store, segment, "quarantined", batch, outcome, None)
         return "quarantined"
-    target = _archived(store, segment)
-    if target is None:
+    held = _archived(store, segment)
+    if held is None:
         _note(store, segment, "quarantined", batch, outcome.model_copy(update={"problems": [_replaced(segment)]}), None)
         return "quarantined"
-    _note(store, segment, "archived", batch, outcome, target)
+    _note(store, segment, "archived", batch, outcome, held)
     _remove_incoming(store, segment)
     _remove_parts(store, parts.of(store, segment.ref))
     return "archived"
 
 
-def _archived(store: Store, segment: SegmentInput) -> str | None:
+def _archived(store: Store, segment: SegmentInput) -> ObjectInfo | None:
     """Where the archive holds the very bytes that the batch read, now or since an earlier attempt; None if they are nowhere any more.
 
     Other bytes under the segment's name stay what they are: these get a name with their checksum, and nothing else waits for a person.
     """
     for target in (segment.ref.archived(segment.sealed_at), segment.ref.archived(segment.sealed_at, crc32c=segment.crc32c)):
-        held = store.head(target) or _copy(store, segment, target)
+        held = archived.held(store, target) or _copy(store, segment, target)
         if held is None:
             return None
-        if (held.size, held.crc32c) == (segment.size, segment.crc32c):
-            return target
+        if archived.content_of(held) == (segment.size, segment.crc32c):
+            return held
     raise ChecksumMismatch(
         "the archive holds other bytes of the same checksum",
         operation="archive a segment",
@@ -143,7 +147,7 @@ def _remove_incoming(store: Store, segment: SegmentInput) -> None:
 
 
 def _note(
-    store: Store, segment: SegmentInput, state: SegmentState, batch: int, outcome: SegmentOutcome, archived_as: str | None
+    store: Store, segment: SegmentInput, state: SegmentState, batch: int, outcome: SegmentOutcome, held: ObjectInfo | None
 ) -> LedgerEntry:
     name = segment.ref.ledger
     before = store.head(name)
@@ -164,7 +168,8 @@ def _note(
         frames=outcome.mark.frames if outcome.mark else outcome.frames + outcome.skipped,
         position=outcome.mark.position if outcome.mark else None,
         problems=outcome.problems,
-        archived_as=archived_as,
+        archived_as=held.name if held else None,
+        stored=held.size if held and names.is_packed(held.name) else None,
         updated_at=datetime.now(UTC),
         history=[*(old.history if old else []), *([step] if step else [])],
     )

@@ -12,14 +12,14 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from writetime import names
+from writetime import archived, names
 from writetime.commitlog.sections import Place
 from writetime.errors import ObjectNotFound
 from writetime.parts import Part
 from writetime.store import ObjectInfo, Store
 
 BatchKind = Literal["ingest", "replay", "maintain"]
-SegmentState = Literal["archived", "quarantined", "retry", "growing"]
+SegmentState = Literal["archived", "quarantined", "retry", "growing", "expired"]
 Ending = Literal["completed", "after-crash"]
 
 
@@ -117,12 +117,14 @@ class SegmentInput(Document):
 
     @classmethod
     def from_object(cls, info: ObjectInfo) -> SegmentInput:
-        """`sealed_at` is what the shipper noted: when the node finished the file; else when the object came to be."""
+        """`sealed_at` is what the shipper noted: when the node finished the file; else when the object came to be. Size and checksum are
+        the segment's, packed or not."""
+        content = archived.content_of(info)
         return cls(
             object=info.name,
             generation=info.generation,
-            size=info.size,
-            crc32c=info.crc32c,
+            size=content.size,
+            crc32c=content.crc32c,
             sealed_at=_moment(info.metadata.get("sealed_at")) or info.created,
             ending="after-crash" if info.metadata.get("ending") == "after-crash" else "completed",
         )
@@ -270,6 +272,10 @@ class Sealed(Document):
         default=None,
         description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far.",
     )
+    kept_from: int | None = Field(
+        default=None,
+        description="Segments sealed before this hour (s since the epoch) may have been let go by the archive, in any batch so far.",
+    )
     events: int = 0
 
     def captured_by(self, table_id: UUID) -> int:
@@ -320,14 +326,18 @@ class LocalDocument(Document):
     generations: dict[UUID, Opening] = {}
     opened: list[UUID] = []
     rereads: list[Reread] = []
-    not_understood: list[str] = Field(default=[], description="Mutations of system.local that could not be read, and why.")
+    not_understood: list[str] = Field(
+        default=[], description="Mutations of system.local that could not be read, TRUNCATEs that could not be followed, and why."
+    )
 
 
 class LedgerEntry(Document):
     """What became of one segment; overwritten as it moves on, `history` keeps the way it came.
 
     While it grows, `position` is how far its file was taken in, and its parts lie below `object`. `sealed_at` and `ending` are the
-    shipper's notes on the first copy: one that a person has put in its place need not carry them."""
+    shipper's notes on the first copy: one that a person has put in its place need not carry them. `size` and `crc32c` are the segment's;
+    `stored` is how many bytes the archive keeps of it, packed, and null as long as it keeps the very file; of one that is `expired` it
+    keeps nothing any more."""
 
     object: str
     state: SegmentState
@@ -340,6 +350,7 @@ class LedgerEntry(Document):
     position: int | None = None
     problems: list[Problem] = []
     archived_as: str | None = None
+    stored: int | None = None
     updated_at: datetime
     history: list[dict[str, Any]] = []
 

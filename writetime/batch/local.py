@@ -19,12 +19,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from writetime import names, parts
+from writetime import archived, names, parts
 from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
 from writetime.batch.plan import read_manifest
 from writetime.batch.truncations import Cut, Cuts, Source, Truncate, cuts_by_table
 from writetime.commitlog.mutation import decode_mutation
-from writetime.errors import BatchError, DecodeError, NotASegment, PreconditionFailed
+from writetime.errors import BatchError, DecodeError, ObjectNotFound, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
 from writetime.schema.model import Schema, Table
 from writetime.schema.system import TABLES
@@ -61,9 +61,14 @@ def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
 
 
 def _is_there(store: Store, segment: SegmentInput) -> bool:
-    """Whether it still is the object that was pinned: one that waits for a person may have been mended meanwhile."""
+    """Whether it still is the object that was pinned, or the same packed: one that waits for a person may have been mended meanwhile."""
     pinned = segment.tail.parts if segment.tail is not None and segment.grows else [segment]
-    return all((info := store.head(each.object)) is not None and info.generation == each.generation for each in pinned)
+    return all((info := store.head(each.object)) is not None and info.generation == each.generation for each in pinned) or (
+        not segment.grows
+        and (packed := archived.held(store, segment.object)) is not None
+        and packed.name != segment.object
+        and archived.content_of(packed) == (segment.size, segment.crc32c)
+    )
 
 
 def decide(
@@ -84,6 +89,9 @@ def decide(
         state = base.state.get(str(table_id)) if base else None
         correction = old is not None and new[0].is_same(old[0])
         if old is not None and correction and (state is None or not past.judged_otherwise(old[1], new[1], _since(known, table_id))):
+            continue
+        if (gone := past.gone(new[1])) is not None:
+            not_understood.append(_not_followed(table_id, new[0], gone))
             continue
         opened.append(table_id)
         last = max(state.generation if state else 0, void.generations[table_id].generation if void and table_id in void.opened else 0)
@@ -138,6 +146,15 @@ def only(manifest: Manifest, document: LocalDocument) -> dict[int, tuple[frozens
     return {first + index: (frozenset(each.tables), min(each.tables.values())) for index, each in enumerate(document.rereads)}
 
 
+def _not_followed(table_id: UUID, truncate: Truncate, kept: datetime) -> str:
+    at = datetime.fromtimestamp(truncate.at / 1000, UTC)
+    return (
+        f"table {table_id}: a TRUNCATE of {at:%Y-%m-%dT%H:%M:%SZ} became known too late: what was written since cannot be read again, as "
+        f"the archive keeps nothing from before {kept:%Y-%m-%dT%H:%M:%SZ} (archive.keep_days). The table stays as it is: let cdc_bootstrap "
+        "read it"
+    )
+
+
 def _since(known: LocalDocument, table_id: UUID) -> int:
     opening = known.generations.get(table_id)
     return opening.opened if opening else 1
@@ -183,9 +200,21 @@ class _Past:
                 wanted.setdefault(segment.object, (segment, {}))[1][table_id] = position
         return [Reread(segment=segment, tables=tables) for _, (segment, tables) in sorted(wanted.items())]
 
+    def gone(self, cut: Cut) -> datetime | None:
+        """Since when the archive holds all, if it does not hold all that may be past the cut."""
+        if self._base is None or self._base.kept_from is None:
+            return None
+        kept = datetime.fromtimestamp(self._base.kept_from, UTC)
+        return kept if self._earliest(cut) < kept else None
+
     def judged_otherwise(self, old: Cut, new: Cut, since: int) -> bool:
-        """Whether `new` may keep a frame that the generation begun in batch `since` was not given, or take one that it was."""
-        folded = {_identity(segment): segment for segment in self._folded(since)}
+        """Whether `new` may keep a frame that the generation begun in batch `since` was not given, or take one that it was. It
+        may, if nobody knows any more what that was given."""
+        try:
+            folded = {_identity(segment): segment for segment in self._folded(since)}
+        except ObjectNotFound:
+            # Documents of batches that old have been pruned.
+            return True
         for segment in folded.values():
             both_take_it = _takes_all(old, segment) and _takes_all(new, segment)
             if not both_take_it and _rule(old, segment) != _rule(new, segment):
@@ -194,17 +223,17 @@ class _Past:
 
     def _past(self, cut: Cut) -> Iterator[SegmentInput]:
         """The segments that may hold frames past the cut."""
-        for segment in self._segments_from(datetime.fromtimestamp(cut.at / 1000, UTC) - CLOCKS):
+        for segment in self._segments_from(self._earliest(cut)):
             if _identity(segment) not in self._mine and not _takes_all(cut, segment):
                 yield segment
 
+    @staticmethod
+    def _earliest(cut: Cut) -> datetime:
+        return datetime.fromtimestamp(cut.at / 1000, UTC) - CLOCKS
+
     def _segments_from(self, start: datetime) -> Iterator[SegmentInput]:
         # The archive is by hours, so that names after this one are all there is from that hour on.
-        for info in self._store.list(names.archive_prefix(self._manifest.cluster), start_after=self._hour(start)):
-            try:
-                names.SegmentRef.from_object(info.name)
-            except NotASegment:
-                continue
+        for info in archived.listed(self._store, names.archive_prefix(self._manifest.cluster), start_after=self._hour(start)):
             yield SegmentInput.from_object(info)
         yield from self._held()
         yield from self._growing()

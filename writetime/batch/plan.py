@@ -18,7 +18,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from writetime import names, parts
+from writetime import archived, names, parts
 from writetime.batch.archive import archive
 from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Mark, Sealed, SegmentInput, Tail
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
@@ -141,7 +141,8 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
     """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
 
     BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again. BatchError for an
-    interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again.
+    interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again. And for
+    one that begins before what the archive still keeps: only a part of it would be there.
     """
     past = history(store, cluster)
     interval = (start.astimezone(UTC), end.astimezone(UTC))
@@ -150,11 +151,12 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
         if open_batch.kind == "replay" and open_batch.interval == interval:
             return open_batch
         raise _busy(store, cluster, past, "plan a replay")
+    _expect_kept(past.sealed.kept_from if past.sealed else None, start, cluster)
     _expect_not_behind(past.sealed.horizon if past.sealed else None, start, cluster)
     _finish(store, cluster, past)
     segments = []
     for hour in _hours(start, end):
-        found = _segments(store, names.archive_hour_prefix(cluster, hour))
+        found = archived.listed(store, names.archive_hour_prefix(cluster, hour))
         segments += [SegmentInput.from_object(info) for info in found]
     if not segments:
         return None
@@ -183,6 +185,18 @@ def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBus
         operation=operation,
         obj=names.batch_object(cluster, past.last, "manifest"),
         hint="It is finished by the next run of cdc_ingest.",
+    )
+
+
+def _expect_kept(kept_from: int | None, start: datetime, cluster: str) -> None:
+    if kept_from is None or _hour(start).timestamp() >= kept_from:
+        return
+    limit = datetime.fromtimestamp(kept_from, UTC)
+    raise BatchError(
+        f"the archive no longer holds what was sealed before {limit:%Y-%m-%dT%H:%M:%SZ}: the configuration says so (`archive.keep_days`)",
+        operation="plan a replay",
+        obj=cluster,
+        hint="Replay a later interval; what the tables lack of that time is read from the ring by cdc_bootstrap.",
     )
 
 

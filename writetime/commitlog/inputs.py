@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from writetime.archived import unpack
 from writetime.errors import ConfigError, ObjectNotFound, StoreError, WritetimeError
+from writetime.names import is_packed, plain
 from writetime.store import Store, open_store
 
-_SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log")
-"""The second form is how the archive names other bytes of the same segment (writetime.names)."""
+_SEGMENT: Final = re.compile(r"(CommitLog-\d+-(\d+))(?:~[0-9a-f]{8})?\.log(?:\.zst)?")
+"""With a checksum the archive names other bytes of the same segment, with .zst one that is packed (writetime.names)."""
 _HOUR: Final = re.compile(r"(?:(?<=/)|^)date=[^/]+/hour=[^/]+(?:/|$)")
 """How the archive parts each node's log (writetime.names)."""
 _ID_OFFSET, _ID_END = 4, 12
@@ -58,8 +60,8 @@ class Input:
         return self.node, -1 if self.id is None else self.id, self.folder, self.name
 
     def read(self) -> bytes:
-        """The file's bytes. Raises StoreError."""
-        return self.place.read(self.name)
+        """The segment's bytes. Raises StoreError, or CorruptSection of a packed one that is no whole frame."""
+        return unpack(self.name, self.place.read(self.name))
 
     def read_idx(self) -> bytes | None:
         """The `_cdc.idx` beside it, or None if there is none. Raises StoreError."""
@@ -89,16 +91,18 @@ def find(paths: Iterable[str]) -> tuple[list[Input], list[WritetimeError]]:
             errors.append(error)
         else:
             found.update((each.where, each) for each in inputs)
+    # While the archive packs a segment both forms of it lie there.
+    found = {where: each for where, each in found.items() if not is_packed(where) or plain(where) not in found}
     return sorted(found.values(), key=lambda each: each.order), errors
 
 
 def read(path: str) -> bytes:
-    """The bytes of one file or object. Raises StoreError."""
+    """The bytes of one file or object, unpacked. Raises StoreError, or CorruptSection."""
     if _is_url(path):
         root, name = _split_url(path)
-        return open_store(root).read(name)
+        return unpack(name, open_store(root).read(name))
     file = Path(path.removeprefix("file://"))
-    return _Folder(file.parent).read(file.name)
+    return unpack(file.name, _Folder(file.parent).read(file.name))
 
 
 def _find(path: str, errors: list[WritetimeError]) -> Iterator[Input]:
@@ -161,6 +165,8 @@ def _id(name: str, place: _Place) -> int | None:
     match = _SEGMENT.fullmatch(name)
     if match is not None:
         return int(match[2])
+    if is_packed(name):
+        return None
     header = place.read(name, _ID_END)
     return int.from_bytes(header[_ID_OFFSET:], "big", signed=True) if len(header) == _ID_END else None
 

@@ -103,7 +103,7 @@ class Log:
         if at is None:
             return None
         where: dict[str, Any] = {"operation": "look for a position", "obj": f"--at {at}"}
-        match = re.fullmatch(r"(?:.*CommitLog-\d+-)?(\d+)(?:\.log)?:(\d+)", at)
+        match = re.fullmatch(r"(?:.*CommitLog-\d+-)?(\d+)(?:\.log(?:\.zst)?)?:(\d+)", at)
         if match is None:
             raise ConfigError("it is not SEGMENT:POSITION", **where)
         nodes = {each.node for each in self.inputs if each.id == int(match[1])}

@@ -114,9 +114,12 @@ class Batches:
         return self._read(range(first, max(0, first - count), -1))
 
     def documents(self, number: int) -> tuple[Manifest, Sealed] | None:
-        """Manifest and seal of a batch, or None if it is not sealed."""
+        """Manifest and seal of a batch, or None if it is not sealed, or its documents have been pruned."""
         sealed = read_sealed(self.store, self.cluster, number)
-        return None if sealed is None else (read_manifest(self.store, self.cluster, number), sealed)
+        try:
+            return None if sealed is None else (read_manifest(self.store, self.cluster, number), sealed)
+        except ObjectNotFound:
+            return None
 
     def _newer(self, known: History, sealed: Sealed) -> History:
         last, seal = known.last, sealed.number
@@ -143,10 +146,7 @@ class Batches:
         return [known[number] for number in wanted if number in known]
 
     def _facts_of(self, number: int) -> BatchFacts | None:
-        try:
-            documents = self.documents(number)
-        except ObjectNotFound:
-            return None
+        documents = self.documents(number)
         return None if documents is None else summary(*documents)
 
 

@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, Literal, get_args
 
-from writetime import names
+from writetime import archived, names
 from writetime.batch.documents import LedgerEntry, SegmentInput
 from writetime.errors import NotASegment, StoreError
 from writetime.status.batches import Batches, at_once
 from writetime.store import ObjectInfo, Store
 
-State = Literal["waiting", "growing", "quarantined", "retry", "archived"]
+State = Literal["waiting", "growing", "quarantined", "retry", "archived", "expired"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 PAGE: Final = 100
 """Rows of a page."""
@@ -86,7 +86,7 @@ def search(batches: Batches, query: Query, *, cursor: str = "", size: int = PAGE
         named = _by_name(batches, query.name, query.node)
         note = f"Only the first {_ALIKE} names that begin so are shown." if len(named) == _ALIKE else ""
         return _slice(named, query, cursor, size, batches.store, note)
-    if query.state and query.state != "archived":
+    if query.state and query.state not in ("archived", "expired"):
         return _slice(_unusual(batches, query.state), query, cursor, size, batches.store)
     if query.minute is not None:
         found = list(_of_minute(batches, query.minute, query.node))
@@ -189,13 +189,9 @@ def _of_minute(batches: Batches, minute: datetime, node: str) -> Iterator[Row]:
     prefix = names.archive_hour_prefix(batches.cluster, minute)
     nodes = [each for each in _nodes(batches) if node and each.host_id.startswith(node)]
     prefixes = [f"{prefix}{names.part(each.datacenter)}/{names.part(each.host_id)}/" for each in nodes] or [prefix]
-    for info in islice((info for each in prefixes for info in batches.store.list(each)), _LISTED + 1):
-        try:
-            segment = SegmentInput.from_object(info)
-            ref = segment.ref
-        except NotASegment:
-            continue
-        yield Row(ref, info.name, info.size, segment.sealed_at)
+    for info in islice((info for each in prefixes for info in archived.listed(batches.store, each)), _LISTED + 1):
+        segment = SegmentInput.from_object(info)
+        yield Row(segment.ref, info.name, segment.size, segment.sealed_at)
     for state in ("quarantined", "growing", "waiting"):
         yield from _unusual(batches, state)
 

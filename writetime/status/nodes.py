@@ -70,7 +70,7 @@ class NodeStatus:
 @dataclass(frozen=True, slots=True)
 class RingStatus:
     """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
-    looked at."""
+    looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all."""
 
     cluster: str
     now: datetime
@@ -80,6 +80,7 @@ class RingStatus:
     open_batch: int | None
     held: tuple[str, ...]
     complete: bool
+    kept_from: datetime | None = None
 
 
 def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> RingStatus:
@@ -122,6 +123,7 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
         open_batch=past.last if past.open else None,
         held=tuple(sorted(held)),
         complete=len(incoming) <= LISTED,
+        kept_from=datetime.fromtimestamp(past.sealed.kept_from, UTC) if past.sealed and past.sealed.kept_from is not None else None,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from writetime.batch.shelve import Shelved, read_shelved
 from writetime.status.batches import Batches
 from writetime.status.nodes import NodeStatus, RingStatus, ring
 from writetime.status.tables import TablesStatus, tables
@@ -30,6 +31,8 @@ def as_text(batches: Batches, last: int) -> str:
         lines += ["", _batches(found)]
     if of_tables.tables:
         lines += ["", _tables(of_tables)]
+    if (shelved := read_shelved(batches.store, batches.cluster)) is not None:
+        lines += ["", *_archive(shelved, found.kept_from)]
     lines += [
         f"short of space ({node.space.level}): {node.address or node.node.host_id}, {node.space.share:.0%} of what cdc_raw may hold"
         for node in found.nodes
@@ -72,6 +75,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         ],
         "published": of_tables.published,
         "held": list(found.held),
+        "archive": _archive_document(read_shelved(batches.store, batches.cluster), found.kept_from),
     }
 
 
@@ -130,6 +134,29 @@ def _tables(found: TablesStatus) -> str:
         counts = map(str, (table.total.updates_in, table.total.applied, table.total.events))
         grid.add_row(table.name, last, *counts, f"{table.per_minute:.1f}", str(table.unpublished))
     return _text(grid)
+
+
+def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
+    upto = "nothing is packed" if shelved.packed_upto is None else f"packed up to {shelved.packed_upto:%Y-%m-%d %H}:00Z"
+    kept = "" if kept_from is None else f", kept from {kept_from:%Y-%m-%d %H}:00Z on"
+    left = "" if shelved.finished else "; the last run had not the time for all"
+    grid = _grid("archive", right=("last run", "MiB before", "MiB after", "ever", "MiB before", "MiB after"))
+    for name, about in (
+        ("packed", "segments packed"),
+        ("let_go", "segments let go"),
+        ("ledger", "ledger entries pruned"),
+        ("batches", "documents of batches pruned"),
+    ):
+        numbers = (getattr(done, name) for done in (shelved.last, shelved.ever))
+        grid.add_row(about, *(text for n in numbers for text in (str(n.objects), f"{n.before / 2**20:.1f}", f"{n.after / 2**20:.1f}")))
+    failed = (
+        [f"{shelved.last.failed} objects of the archive stay as they are: the log of cdc_maintain says why"] if shelved.last.failed else []
+    )
+    return [f"archive: {upto}{kept}{left}", _text(grid), *failed]
+
+
+def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:
+    return None if shelved is None else {**shelved.model_dump(mode="json"), "kept_from": _iso(kept_from)}
 
 
 def span(seconds: float) -> str:

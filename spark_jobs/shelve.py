@@ -1,0 +1,225 @@
+"""Care of the archive: pack segments, let go of them, prune what is noted of them. `spark-submit shelve.py --config FILE`
+
+Strategy: no batch, and none has to wait for it: `writetime.batch.shelve` says why it may go on beside them. First goes what is to go,
+since it need not be packed any more. Packing is spread over Spark's workers, some segments a task, round by round, the oldest first;
+removing is done by a few threads of the driver. Time is looked at between rounds, and what is left when it is up is the next run's. How far
+it came, with bytes before and after, is noted each round (`writetime status` shows it) and logged. What cannot be packed or removed stays
+as it is, is named in the log, and holds up nothing else.
+
+Exit code: 0 done, as far as time allowed; 1 something stays as it is for a reason that the log tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain, islice
+
+import structlog
+from pydantic import ValidationError
+
+from spark_jobs.files import files_up_to
+from spark_jobs.session import spark_session
+from writetime import names
+from writetime.batch import prune
+from writetime.batch.plan import checked_clock, history
+from writetime.batch.publish import read_published
+from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack, whole_hour
+from writetime.config import PipelineConfig, load
+from writetime.errors import WritetimeError
+from writetime.store import ObjectInfo, Store, open_store
+
+log = structlog.get_logger()
+
+PackAll = Callable[[Sequence[str]], Iterable[Packed]]
+
+_PER_TASK = 8
+"""Segments that a task packs: enough to be worth one, few enough to look at the clock in between."""
+_ROUND = 512
+"""Objects that are removed between two looks at the clock."""
+_AT_ONCE = 8
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Pack the archive's segments, and let go what need not be kept.")
+    parser.add_argument("--config", required=True, help="the pipeline's YAML")
+    options = parser.parse_args(arguments)
+    try:
+        shelved = run(load(options.config))
+    except WritetimeError as error:
+        log.error("archive not cared for", **error.as_dict())
+        print(f"the archive was not cared for: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(as_line(shelved))  # noqa: T201
+    return 1 if shelved.last.failed else 0
+
+
+def run(config: PipelineConfig) -> Shelved:
+    """One run, for as long as the configuration says."""
+    store = open_store(config.bucket)
+    now = checked_clock(store, config.cluster.name, datetime.now(UTC))
+    over = time.monotonic() + 60 * config.archive.minutes_per_run
+    with ExitStack() as stack:
+        care = Care(config, store, now, lambda: time.monotonic() > over)
+        return care.run(lambda: spread(config, stack))
+
+
+def spread(config: PipelineConfig, stack: ExitStack) -> tuple[PackAll, int]:
+    """What packs segments on Spark's workers, and how many it wants at once. Spark is stopped with the stack."""
+    spark = spark_session(config, f"writetime shelve {config.pipeline}")
+    stack.callback(spark.stop)
+    context, pack_one = spark.sparkContext, packer(config)
+
+    def pack_all(found: Sequence[str]) -> Iterable[Packed]:
+        return context.parallelize(found, max(1, -(-len(found) // _PER_TASK))).map(pack_one).collect()
+
+    return pack_all, 2 * _PER_TASK * context.defaultParallelism
+
+
+def packer(config: PipelineConfig) -> Callable[[str], Packed]:
+    """What packs one segment, on any machine."""
+    url, level = config.bucket, config.archive.compression_level
+
+    def pack_one(name: str) -> Packed:
+        try:
+            return pack(open_store(url), name, level)
+        except (WritetimeError, OSError) as error:
+            return Packed(name, 0, 0, str(error))
+
+    return pack_one
+
+
+@dataclass(slots=True)
+class Care:
+    """One run over a cluster's archive. `over` says when time is up."""
+
+    config: PipelineConfig
+    store: Store
+    now: datetime
+    over: Callable[[], bool]
+    before: Shelved | None = None
+    upto: datetime | None = None
+    done: Done = field(default_factory=Done)
+
+    def run(self, packing: Callable[[], tuple[PackAll, int]]) -> Shelved:
+        """Let go, prune, pack. `packing` is asked for when there is something to pack."""
+        cluster, settings = self.config.cluster.name, self.config.archive
+        self.before = read_shelved(self.store, cluster)
+        self.upto = self.before.packed_upto if self.before else None
+        sealed = history(self.store, cluster).sealed
+        finished = True
+        if sealed is not None and sealed.kept_from is not None:
+            found = to_let_go(self.store, cluster, datetime.fromtimestamp(sealed.kept_from, UTC))
+            finished &= self._each("let_go", found, lambda info: let_go(self.store, info))
+        if settings.keep_ledger_days is not None:
+            entries = prune.entries(self.store, cluster, self._ago(settings.keep_ledger_days))
+            finished &= self._each("ledger", entries, self._remove)
+        if sealed is not None and settings.keep_batches_days is not None:
+            found = chain.from_iterable(
+                prune.batches(self.store, cluster, sealed, self._ago(settings.keep_batches_days), published(self.config, self.store))
+            )
+            # One after the other: of a batch the manifest goes first.
+            finished &= self._each("batches", found, self._remove, threads=1)
+        if settings.compress_after_days is not None:
+            finished &= self._pack(self._ago(settings.compress_after_days), packing)
+        return self._note(finished)
+
+    def _ago(self, days: float) -> datetime:
+        return self.now - timedelta(days=days)
+
+    def _remove(self, info: ObjectInfo) -> int:
+        return prune.remove(self.store, info)
+
+    def _each(self, what: str, found: Iterator[ObjectInfo], do: Callable[[ObjectInfo], int], *, threads: int = _AT_ONCE) -> bool:
+        """Do it to each, as long as there is time; whether there was enough. `do` gives the bytes that it freed."""
+        with ThreadPoolExecutor(threads) as pool:
+            while some := list(islice(found, _ROUND)):
+                if self.over():
+                    return False
+                freed = [size for size in pool.map(partial(self._try, do), some) if size]
+                work = getattr(self.done, what).plus(len(freed), sum(freed))
+                self.done = self.done.model_copy(update={what: work})
+                self._tell(what)
+        return True
+
+    def _try(self, do: Callable[[ObjectInfo], int], info: ObjectInfo) -> int:
+        try:
+            return do(info)
+        except (WritetimeError, ValidationError) as error:
+            log.error("not removed", object=info.name, error=str(error))
+            self.done = self.done.model_copy(update={"failed": self.done.failed + 1})
+            return 0
+
+    def _pack(self, before: datetime, packing: Callable[[], tuple[PackAll, int]]) -> bool:
+        since = self.upto - LATE if self.upto else None
+        found = to_pack(self.store, self.config.cluster.name, before, since)
+        first = next(found, None)
+        if first is None:
+            self._packed_upto(whole_hour(before))
+            return True
+        pack_all, wanted = packing()
+        waiting = chain([first], found)
+        while some := list(islice(waiting, wanted)):
+            self._packed_upto(names.archive_hour(some[0]))
+            if self.over():
+                return False
+            for came in pack_all(some):
+                self._came(came)
+            self._tell("packed")
+        self._packed_upto(whole_hour(before))
+        return True
+
+    def _packed_upto(self, hour: datetime | None) -> None:
+        """What came late lies in hours that were done before."""
+        self.upto = max((each for each in (self.upto, hour) if each is not None), default=None)
+
+    def _came(self, packed: Packed) -> None:
+        if packed.trouble:
+            log.error("segment not packed", segment=packed.name, error=packed.trouble)
+            self.done = self.done.model_copy(update={"failed": self.done.failed + 1})
+        else:
+            self.done = self.done.model_copy(update={"packed": self.done.packed.plus(1, packed.before, packed.after)})
+
+    def _tell(self, what: str) -> None:
+        work = getattr(self.done, what)
+        log.info(f"archive: {what}", objects=work.objects, before=work.before, after=work.after)
+        self._note(False)
+
+    def _note(self, finished: bool) -> Shelved:
+        ever = self.before.ever if self.before else Done()
+        shelved = Shelved(at=self.now, packed_upto=self.upto, finished=finished, last=self.done, ever=ever.with_(self.done))
+        self.store.put(names.shelved(self.config.cluster.name), shelved.to_bytes())
+        return shelved
+
+
+def published(config: PipelineConfig, store: Store) -> int:
+    """The last batch that all sinks have done with: 0 if one has not begun."""
+    sinks = []
+    if config.kafka is not None:
+        note = read_published(store, config.cluster.name)
+        sinks.append(min(note.batch, *note.waiting.values()) if note else 0)
+    if config.files is not None:
+        sinks.append(files_up_to(config.files))
+    sealed = history(store, config.cluster.name).sealed
+    return min(sinks, default=sealed.number if sealed else 0)
+
+
+def as_line(shelved: Shelved) -> str:
+    """What the run came to, for people."""
+    last = shelved.last
+    packed = f"{last.packed.objects} segments packed, {last.packed.before} -> {last.packed.after} bytes"
+    pruned = f"{last.ledger.objects} ledger entries and {last.batches.objects} documents of batches removed"
+    left = "" if shelved.finished else "; time was up, the next run goes on"
+    failed = f"; {last.failed} objects stay as they are for a reason that the log tells" if last.failed else ""
+    return f"{packed}; {last.let_go.objects} let go, {last.let_go.before} bytes; {pruned}{failed}{left}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

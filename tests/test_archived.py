@@ -1,0 +1,99 @@
+"""Segments as the archive stores them: packed and plain give the same bytes, to whoever asks by either name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from writetime import archived, names
+from writetime.errors import CorruptSection, ObjectNotFound
+from writetime.store.checksum import crc32c
+from writetime.store.local import LocalStore
+
+REF = names.SegmentRef(names.NodeName("ring", "dc1", "host-1"), names.SegmentName(7, 7))
+PLAIN = REF.archived(datetime(2026, 5, 4, 12, 30, tzinfo=UTC))
+CONTENT = b"segment " * 1000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "bucket")
+
+
+def put_packed(store: LocalStore, content: bytes = CONTENT, name: str = PLAIN) -> None:
+    noted = {"size": str(len(content)), "crc32c": str(crc32c(content)), "sealed_at": "2026-05-04T12:30:00+00:00"}
+    store.put(names.packed(name), archived.pack(content, 3), metadata=noted)
+
+
+@given(st.binary(max_size=300), st.integers(1, 22))
+def test_any_content_comes_back(content: bytes, level: int) -> None:
+    stored = archived.pack(content, level)
+    assert archived.unpack("CommitLog-7-1.log.zst", stored) == content
+    assert archived.unpack("CommitLog-7-1.log", content) == content
+    # What people have at hand, `zstd -d`, is that library.
+    assert zstandard.ZstdDecompressor().decompress(stored) == content
+
+
+@pytest.mark.parametrize("stored", [b"", CONTENT, archived.pack(CONTENT, 3)[:-1], archived.pack(CONTENT, 3) + b"\0"])
+def test_what_is_no_whole_frame_is_told(stored: bytes) -> None:
+    if stored == b"":
+        assert archived.unpack(names.packed(PLAIN), stored) == b""
+        return
+    with pytest.raises(CorruptSection, match=r"CommitLog-7-7\.log\.zst"):
+        archived.unpack(names.packed(PLAIN), stored)
+
+
+def test_the_content_of_a_packed_one_stands_in_its_metadata(store: LocalStore) -> None:
+    put_packed(store)
+    info = store.head(names.packed(PLAIN))
+    assert info is not None
+    assert archived.content_of(info) == (len(CONTENT), crc32c(CONTENT))
+    store.put(names.packed(PLAIN), b"by hand", metadata={"size": "many"})
+    info = store.head(names.packed(PLAIN))
+    assert info is not None
+    assert archived.content_of(info) == (info.size, info.crc32c)
+
+
+def test_who_pinned_the_plain_one_gets_its_bytes_from_the_packed(store: LocalStore) -> None:
+    generation = store.put(PLAIN, CONTENT).generation
+    assert archived.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(CONTENT)) == CONTENT
+    put_packed(store)
+    store.delete(PLAIN)
+    assert archived.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(CONTENT)) == CONTENT
+    assert archived.read(store, names.packed(PLAIN)) == CONTENT
+    with pytest.raises(ObjectNotFound):
+        archived.read(store, PLAIN, generation=generation)
+    with pytest.raises(ObjectNotFound):
+        archived.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(b"other bytes"))
+
+
+def test_nothing_outside_the_archive_is_looked_for_packed(store: LocalStore) -> None:
+    put_packed(store, name=REF.incoming)
+    with pytest.raises(ObjectNotFound):
+        archived.read(store, REF.incoming, crc32c_of_it=crc32c(CONTENT))
+    assert archived.held(store, REF.incoming) is None
+
+
+def test_each_segment_is_listed_once(store: LocalStore) -> None:
+    other = PLAIN.replace("-7.log", "-8.log")
+    store.put(PLAIN, CONTENT)
+    put_packed(store)
+    put_packed(store, name=other)
+    store.put(f"{names.archive_prefix('ring')}README", b"nothing of ours")
+    assert [info.name for info in archived.listed(store, names.archive_prefix("ring"))] == [PLAIN, names.packed(other)]
+    held = archived.held(store, PLAIN), archived.held(store, other), archived.held(store, PLAIN.replace("-7.log", "-9.log"))
+    assert [info.name if info else None for info in held] == [PLAIN, names.packed(other), None]
+
+
+def test_a_packed_name_is_of_the_same_segment() -> None:
+    for name in (PLAIN, REF.archived(datetime(2026, 5, 4, tzinfo=UTC), crc32c=7)):
+        assert names.SegmentRef.from_object(names.packed(name)) == REF
+        assert names.plain(names.packed(name)) == names.plain(name) == name
+    assert names.archive_hour(names.packed(PLAIN)) == datetime(2026, 5, 4, 12, tzinfo=UTC)
+    assert names.archive_hour(f"{names.archive_prefix('ring')}date=2026-13-04/hour=12/x") is None
+    assert names.archive_hour(REF.incoming) is None

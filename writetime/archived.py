@@ -1,0 +1,103 @@
+"""Segments as the archive stores them: as their node wrote them, or each as one Zstandard frame of its own, `<name>.zst`. The one place
+that knows both; `zstd -d` makes the very file of the second.
+
+Strategy: everybody goes by the plain form: its name, its size and its CRC32C. Those of a packed one stand in the object's metadata, so
+that a listing tells them. Who pinned a plain object that has been packed since gets its bytes all the same, if their CRC32C is the one that
+was pinned. pyarrow does the work, imported when a packed segment is met; it writes no checksum of the content into a frame, which is why
+the CRC32C is kept beside it, and compared. Knows no batch and no ledger; when what is packed is `writetime.batch.shelve`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from writetime import names
+from writetime.commitlog.codecs import unpack_zstd
+from writetime.errors import CorruptSection, NotASegment, ObjectNotFound
+from writetime.store import ObjectInfo, Store
+from writetime.store.checksum import crc32c
+
+_LONGEST: Final = 2**31
+"""Bytes that a segment may have: Cassandra counts them in 32 bits."""
+SIZE: Final = "size"
+CRC32C: Final = "crc32c"
+"""Keys of the metadata that tell of the plain form, as the shipper notes them."""
+
+
+class Content(NamedTuple):
+    """What a segment is: bytes, and their CRC32C."""
+
+    size: int
+    crc32c: int
+
+
+def content_of(info: ObjectInfo) -> Content:
+    """What the object holds, unpacked. Of a packed one that carries no such note, as one that came by hand, it is what is stored."""
+    if names.is_packed(info.name):
+        noted = info.metadata.get(SIZE, ""), info.metadata.get(CRC32C, "")
+        if all(each.isdecimal() and len(each) < 20 for each in noted):
+            return Content(*map(int, noted))
+    return Content(info.size, info.crc32c)
+
+
+def pack(content: bytes, level: int) -> bytes:
+    """One Zstandard frame that says its length. `level`: 1 (fast) to 22."""
+    import pyarrow as pa
+
+    return bytes(pa.Codec("zstd", compression_level=level).compress(content, asbytes=True))
+
+
+def unpack(name: str, stored: bytes) -> bytes:
+    """The segment in what is stored under that name. CorruptSection if it is no whole frame."""
+    if not names.is_packed(name):
+        return stored
+    try:
+        return unpack_zstd(stored, _LONGEST)
+    except CorruptSection as error:
+        raise CorruptSection(
+            error.message, operation="unpack a segment", obj=name, hint="It is one Zstandard frame: `zstd -t` says the same of it."
+        ) from error
+
+
+def read(store: Store, name: str, *, generation: int | None = None, crc32c_of_it: int | None = None) -> bytes:
+    """The segment that an object holds, unpacked. Where that object is gone, and its packed form holds bytes of the CRC32C, these.
+
+    ObjectNotFound, CorruptSection."""
+    try:
+        return unpack(name, store.read(name, generation=generation))
+    except ObjectNotFound:
+        if crc32c_of_it is None or not _may_be_packed(name):
+            raise
+        try:
+            content = unpack(names.packed(name), store.read(names.packed(name)))
+        except ObjectNotFound:
+            content = None
+        if content is None or crc32c(content) != crc32c_of_it:
+            raise
+        return content
+
+
+def held(store: Store, name: str) -> ObjectInfo | None:
+    """What the store has of a segment under that plain name or its packed one; None if nothing."""
+    # In this order: the packed one is there before the plain one goes.
+    return store.head(name) or (store.head(names.packed(name)) if _may_be_packed(name) else None)
+
+
+def listed(store: Store, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+    """Objects under the prefix that are named like segments, in order of their names, each segment once: while one is being packed there
+    are two of it, and the plain one is given."""
+    last = ""
+    for info in store.list(prefix, start_after=start_after):
+        try:
+            names.SegmentRef.from_object(info.name)
+        except NotASegment:
+            continue
+        if names.is_packed(info.name) and names.plain(info.name) == last:
+            continue
+        last = info.name
+        yield info
+
+
+def _may_be_packed(name: str) -> bool:
+    return name.startswith(f"{names.ARCHIVE}/") and not names.is_packed(name)

@@ -1,0 +1,80 @@
+"""Documents that nobody asks for any more: ledger entries of segments that the archive has let go, and documents of old batches.
+
+Strategy: what is kept is what can be named that somebody needs; all else goes, the oldest first.
+
+* A ledger entry is kept as long as the archive holds its segment, or it waits for a person: shippers, parts and the page go by it. One
+  whose segment was let go only keeps a late copy of it from coming in again. With the entry gone such a copy would be taken in: what the
+  state still holds makes nothing of it; what was purged since may stand up again, as it may in Cassandra when a node is repaired late.
+* Of the batches these are kept: the last `LAST_BATCHES`, at which planner, status, page and `cdc_verify` look; those that a publisher has
+  not done with; and each that was the last to capture a table (`Sealed.captured_by`), whose schema and TRUNCATEs count when the table is
+  captured again. The rest is asked for when a TRUNCATE is corrected, and there a lack of it means to build anew (`writetime.batch.local`).
+
+Of a batch the manifest goes first and the seal last: what is there of it never looks like a batch that is to be run. Knows no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import groupby
+from typing import Final
+
+from writetime import archived, names
+from writetime.batch.documents import LedgerEntry, Sealed
+from writetime.errors import ObjectNotFound, PreconditionFailed
+from writetime.store import ObjectInfo, Store
+
+LAST_BATCHES: Final = 1000
+"""Batches whose documents stay, however old they are."""
+_ORDER: Final = {"manifest.json": 0, "sealed.json": 2}
+
+
+def entries(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
+    """Ledger entries of segments sealed before then that the archive does not hold any more.
+
+    A node's entries lie in the order of its log, so of each node, and each version of its log, they are read up to the first that is too
+    young: a million of them cost a look or two."""
+    start = ""
+    while (first := next(store.list(names.ledger_of(cluster), start_after=start), None)) is not None:
+        log, _, last = first.name.rpartition("-")
+        if not log.rpartition("/")[2].startswith("CommitLog-") or not last.removesuffix(".json").isdecimal():
+            start = first.name
+            continue
+        for info in store.list(f"{log}-"):
+            entry = LedgerEntry.read(store, info.name)
+            if entry is None:
+                continue
+            if entry.sealed_at >= before:
+                break
+            if entry.state == "expired" or (entry.state == "archived" and not _is_held(store, entry)):
+                yield info
+        # Past all digits.
+        start = f"{log}-~"
+
+
+def _is_held(store: Store, entry: LedgerEntry) -> bool:
+    """Whether the archive has the segment: somebody else's rule of the bucket may have taken it away."""
+    return entry.archived_as is not None and archived.held(store, names.plain(entry.archived_as)) is not None
+
+
+def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, published: int) -> Iterator[list[ObjectInfo]]:
+    """The documents of each batch that may go, in the order in which they are to: of batches up to `published`, all of whose documents are
+    older than `before`. `sealed` is the last seal."""
+    last = min(sealed.number - LAST_BATCHES, published - 1)
+    needed = {versions.behind for versions in sealed.state.values()}
+    for number, found in groupby(store.list(names.batches_prefix(cluster)), key=lambda info: int(info.name.split("/")[2])):
+        documents = list(found)
+        if number > last or max(info.created for info in documents) >= before:
+            return
+        if number not in needed:
+            yield sorted(documents, key=lambda info: (_ORDER.get(info.name.rpartition("/")[2], 1), info.name))
+
+
+def remove(store: Store, info: ObjectInfo) -> int:
+    """Delete one of them; the bytes freed."""
+    try:
+        store.delete(info.name, if_generation=info.generation)
+    except (ObjectNotFound, PreconditionFailed):
+        # Another run was here, too; or a ledger entry was written again, for its segment has come again.
+        return 0
+    return info.size
