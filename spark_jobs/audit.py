@@ -41,7 +41,7 @@ from writetime import archived, audit, names
 from writetime.audit import AuditReport, Came, Group, Held, NodeAudit
 from writetime.batch.check import known_schema
 from writetime.batch.documents import SegmentInput
-from writetime.batch.plan import node_addresses
+from writetime.batch.plan import history, node_addresses
 from writetime.commitlog import cells
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
@@ -101,6 +101,7 @@ def run(config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3
     """Audit the minutes in [start, end), and put the report into the bucket."""
     if start >= end:
         raise ConfigError("its start is not before its end", operation="audit an interval", obj=f"{start} to {end}")
+    _expect_kept(config, start)
     spark = spark_session(config, f"writetime audit {config.pipeline}")
     try:
         report = Audit(config, spark, start, end, late, ranges).report(datetime.now(UTC))
@@ -108,6 +109,15 @@ def run(config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3
         spark.stop()
     audit.write_report(open_store(config.bucket), report)
     return report
+
+
+def _expect_kept(config: PipelineConfig, start: datetime) -> None:
+    """What the archive has let go would look like a gap."""
+    sealed = history(open_store(config.bucket), config.cluster.name).sealed
+    if sealed is not None and sealed.kept_from is not None and start.timestamp() < sealed.kept_from:
+        kept = datetime.fromtimestamp(sealed.kept_from, UTC)
+        hint = f"Audit what was written from {kept:%Y-%m-%dT%H:%M:%SZ} on (archive.keep_days)."
+        raise ConfigError("the archive no longer holds what was written then", operation="audit an interval", obj=str(start), hint=hint)
 
 
 def _time(text: str) -> datetime:

@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from spark_jobs import shelve
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
 from tools.console import say
@@ -121,12 +122,16 @@ class Orders:
         self._check(order, sealed, len(pieces))
 
     def _replay(self, pipeline: Pipeline, order: Order, pieces: list[Piece]) -> None:
-        """The whole archive once more: nothing is new."""
+        """The whole archive once more, packed by now: nothing is new."""
+        shelved = shelve.run(pipeline.config)
+        if (shelved.last.packed.objects, shelved.last.failed) != (len(pieces), 0):
+            order.problems.append(f"of {len(pieces)} segments were packed: {shelved.last}")
         moments = [piece.sealed_at for piece in pieces]
         start = min(moments).replace(minute=0, second=0, microsecond=0)
         end = max(moments).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
         manifest = plan_replay(pipeline.store, pipeline.cluster, start=start, end=end, now=datetime.now(UTC))
         assert manifest is not None
+        assert all(names.is_packed(segment.object) for segment in manifest.segments)
         sealed = pipeline.run(manifest)
         archive(pipeline.store, pipeline.cluster, sealed.number)
         self._check(order, sealed, len(pieces))
