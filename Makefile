@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-schedule bench-publish record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -92,6 +92,9 @@ bench-schedule: setup ## Airflow at its default schedule: from a write in CQL to
 
 bench-publish: setup ## events a second to Kafka, by our publishers and by Spark's own Kafka sink, side by side
 	@$(PYTHON) -m benchmarks.publish $(ARGS)
+
+bench-archive: setup ## what packing the archive saves and costs, by level of Zstandard, on a real node's segments
+	@$(PYTHON) -m benchmarks.archive $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m tests.ring.record

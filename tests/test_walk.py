@@ -9,10 +9,15 @@ import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.status import bucket
 from writetime import names
+from writetime.batch.documents import LedgerEntry
+from writetime.batch.shelve import pack, to_pack
+from writetime.store.checksum import crc32c
+from writetime.store.local import LocalStore
 
 RUNBOOK = Path(__file__).resolve().parents[1] / "docs" / "runbook.md"
 BASH = shutil.which("bash") or "/bin/bash"
@@ -26,6 +31,22 @@ set -e
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("walk") / "bucket"
     bucket.small(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A day later: half of the archive is packed."""
+    found = tmp_path_factory.mktemp("old") / "bucket"
+    bucket.small(found)
+    store = LocalStore(found)
+    for name in list(to_pack(store, bucket.CLUSTER, bucket.minute(99999)))[::2]:
+        entry = LedgerEntry.read(store, names.SegmentRef.from_object(name).ledger)
+        assert entry is not None
+        content = store.read(name)
+        noted = entry.model_copy(update={"size": len(content), "crc32c": crc32c(content)})
+        store.put(names.SegmentRef.from_object(name).ledger, noted.to_bytes())
+        pack(store, name, 3)
     return found
 
 
@@ -55,9 +76,11 @@ def test_the_commands_of_the_runbook(folder: Path) -> None:
     assert told["object"] in [segment["object"] for segment in json.loads(sealed)["segments"]]
 
 
+@pytest.mark.parametrize("of", ["folder", "old"])
 @pytest.mark.parametrize("number", [1.2, 3.0, 4.5, 7.9])
-def test_a_minute_of_a_node(folder: Path, number: float) -> None:
+def test_a_minute_of_a_node(request: pytest.FixtureRequest, of: str, number: float) -> None:
     """By what the runbook says, for other minutes: the segment is the one that was being written then."""
+    folder: Path = request.getfixturevalue(of)
     cluster, at = names.part(bucket.CLUSTER), bucket.minute(number)
     host = next(
         path.stem for path in folder.glob("nodes/*/dc1/*.json") if json.loads(path.read_text(encoding="utf-8")).get("address") == "10.0.0.1"
@@ -68,8 +91,16 @@ def test_a_minute_of_a_node(folder: Path, number: float) -> None:
     entries = [
         json.loads(ask(folder, f"gsutil cat gs://bucket/ledger/{cluster}/dc1/{host}/{entry}"))
         for name in segments
-        if (entry := f"{Path(name).stem}.json") in ledger
+        if (entry := f"{Path(name.removesuffix('.zst')).stem}.json") in ledger
     ]
     found = next(entry for entry in entries if datetime.fromisoformat(entry["sealed_at"]) >= at)
     assert datetime.fromisoformat(found["sealed_at"]) - at < timedelta(minutes=0.5)
     assert found["state"] == ("quarantined" if number == 3 else "archived")
+    if found["stored"] is not None:
+        file = pa.input_stream(folder / found["archived_as"], compression="zstd").read()
+        assert (len(file), crc32c(file)) == (found["size"], found["crc32c"]), "as `zstd -d` makes of it"
+
+
+def test_half_of_it_is_packed(old: Path) -> None:
+    found = [path.suffix for path in old.glob("cdc_archive/**/CommitLog-*")]
+    assert 0 < found.count(".zst") < len(found)
