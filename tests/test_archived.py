@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.shippers.faults import FaultyStore
 from writetime import archived, names
 from writetime.errors import CorruptSection, ObjectNotFound
+from writetime.store import ObjectInfo
 from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
@@ -88,6 +91,30 @@ def test_each_segment_is_listed_once(store: LocalStore) -> None:
     assert [info.name for info in archived.listed(store, names.archive_prefix("ring"))] == [PLAIN, names.packed(other)]
     held = archived.held(store, PLAIN), archived.held(store, other), archived.held(store, PLAIN.replace("-7.log", "-9.log"))
     assert [info.name if info else None for info in held] == [PLAIN, names.packed(other), None]
+
+
+def test_what_is_packed_while_names_are_listed_is_not_missed(store: LocalStore) -> None:
+    plain = [PLAIN.replace("-7.log", f"-{number}.log") for number in range(1, 6)]
+    for name in plain:
+        store.put(name, CONTENT)
+
+    class Meddled(FaultyStore):
+        def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+            for number, info in enumerate(store.list(prefix, start_after=start_after)):
+                yield info
+                # The folder's names have been read by now.
+                if number == 1 and store.head(plain[3]) is not None:
+                    put_packed(store, name=plain[3])
+                    store.delete(plain[3])
+
+    prefix = names.archive_prefix("ring")
+    first = Meddled(store)
+    assert [info.name for info in archived.listed(first, prefix)] == [*plain[:3], plain[4]], "this look misses one"
+    store.put(plain[3], CONTENT)
+    store.delete(names.packed(plain[3]))
+    found = archived.every(Meddled(store), prefix)
+    assert [info.name for info in found] == [*plain[:3], names.packed(plain[3]), plain[4]]
+    assert [names.plain(info.name) for info in archived.every(store, prefix, start_after=plain[2])] == plain[3:]
 
 
 def test_a_packed_name_is_of_the_same_segment() -> None:

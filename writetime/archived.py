@@ -86,7 +86,7 @@ def held(store: Store, name: str) -> ObjectInfo | None:
 
 def listed(store: Store, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
     """Objects under the prefix that are named like segments, in order of their names, each segment once: while one is being packed there
-    are two of it, and the plain one is given."""
+    are two of it, and the plain one is given. For what may lack one: see `every`."""
     last = ""
     for info in store.list(prefix, start_after=start_after):
         try:
@@ -97,6 +97,16 @@ def listed(store: Store, prefix: str, *, start_after: str = "") -> Iterator[Obje
             continue
         last = info.name
         yield info
+
+
+def every(store: Store, prefix: str, *, start_after: str = "") -> list[ObjectInfo]:
+    """The same without exception, in order of their plain names. Looked at twice: the names of a page are listed before its objects are
+    looked at, and of a segment that is packed in between the first look sees neither form."""
+    found: dict[str, ObjectInfo] = {}
+    for _ in range(2):
+        for info in listed(store, prefix, start_after=start_after):
+            found.setdefault(names.plain(info.name), info)
+    return [found[name] for name in sorted(found)]
 
 
 def _may_be_packed(name: str) -> bool:

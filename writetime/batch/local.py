@@ -233,7 +233,7 @@ class _Past:
 
     def _segments_from(self, start: datetime) -> Iterator[SegmentInput]:
         # The archive is by hours, so that names after this one are all there is from that hour on.
-        for info in archived.listed(self._store, names.archive_prefix(self._manifest.cluster), start_after=self._hour(start)):
+        for info in archived.every(self._store, names.archive_prefix(self._manifest.cluster), start_after=self._hour(start)):
             yield SegmentInput.from_object(info)
         yield from self._held()
         yield from self._growing()

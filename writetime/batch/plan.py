@@ -156,7 +156,7 @@ def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, n
     _finish(store, cluster, past)
     segments = []
     for hour in _hours(start, end):
-        found = archived.listed(store, names.archive_hour_prefix(cluster, hour))
+        found = archived.every(store, names.archive_hour_prefix(cluster, hour))
         segments += [SegmentInput.from_object(info) for info in found]
     if not segments:
         return None
