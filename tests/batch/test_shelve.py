@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
+from tests.store import gcs_stub
 from writetime import archived, names
 from writetime.batch.documents import LedgerEntry
 from writetime.batch.shelve import Done, Work, let_go, pack, to_let_go, to_pack
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed
+from writetime.store import Store, open_store
 from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
@@ -27,7 +29,7 @@ CONTENT = b"mutation " * 500
 class Archive:
     """An archive with its ledger."""
 
-    store: LocalStore
+    store: Store
 
     def put(self, number: int, sealed_at: datetime = NOON, content: bytes = CONTENT, *, noted: bool = True) -> str:
         ref = names.SegmentRef(NODE, names.SegmentName(number, 7))
@@ -58,9 +60,14 @@ class Archive:
         return [info.name for info in self.store.list("cdc_archive/")]
 
 
-@pytest.fixture
-def archive(tmp_path: Path) -> Archive:
-    return Archive(LocalStore(tmp_path / "bucket"))
+@pytest.fixture(params=["folder", "gcs"])
+def archive(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive]:
+    if request.param == "folder":
+        yield Archive(LocalStore(tmp_path / "bucket"))
+        return
+    with gcs_stub.running() as stub:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stub.url)
+        yield Archive(open_store(f"gs://{gcs_stub.BUCKET}"))
 
 
 def test_a_segment_is_packed_and_the_ledger_says_so(archive: Archive) -> None:
@@ -89,7 +96,7 @@ def test_what_cannot_be_made_smaller_is_packed_once_all_the_same(archive: Archiv
     assert archived.read(archive.store, names.packed(name)) == b"\x8f"
 
 
-def dying(store: LocalStore, point: int) -> FaultyStore:
+def dying(store: Store, point: int) -> FaultyStore:
     """A store whose caller dies at that point: before or after one of its calls."""
     return FaultyStore(store, Faults(point, Harm.DEATH))
 
@@ -149,7 +156,7 @@ def test_two_at_once_end_the_same(archive: Archive) -> None:
         lambda store, name: store.put(names.packed(name), archived.pack(CONTENT, 3), metadata={"size": "4500", "crc32c": "1"}),
     ],
 )
-def test_a_packed_form_that_is_not_the_same_deletes_nothing(archive: Archive, spoil: Callable[[LocalStore, str], None]) -> None:
+def test_a_packed_form_that_is_not_the_same_deletes_nothing(archive: Archive, spoil: Callable[[Store, str], None]) -> None:
     name = archive.put(1)
     spoil(archive.store, name)
     with pytest.raises(ChecksumMismatch, match="Nothing was deleted"):
