@@ -21,8 +21,10 @@ import pytest
 from tests.status import bucket
 from writetime import names
 from writetime.batch.documents import LedgerEntry
+from writetime.batch.shelve import let_go, pack
 from writetime.columns import Rules
 from writetime.status.batches import Batches
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 pytest.importorskip("fastapi", reason="FastAPI comes with the extra `airflow`")
@@ -167,6 +169,23 @@ def test_one_segment(browser: Browser) -> None:
     assert "/writetime/rerun?name=" in found
     for name in ("cdc/x", "..%2F..%2Fetc%2Fpasswd", "%00", "ledger/" + "x" * 3000):
         browser.get(f"segment?name={name}", status=404)
+
+
+def test_a_segment_that_was_packed_and_then_let_go(own: Browser, tmp_path: Path) -> None:
+    store, ref = LocalStore(tmp_path / "bucket"), bucket.ref(0, 8)
+    entry = LedgerEntry.read(store, ref.ledger)
+    assert entry is not None
+    assert entry.archived_as is not None
+    # Its object holds something else than the bucket's builder notes.
+    content = store.read(entry.archived_as)
+    store.put(ref.ledger, entry.model_copy(update={"size": len(content), "crc32c": crc32c(content)}).to_bytes())
+    packed = pack(store, entry.archived_as, 3)
+    address = f"segment?name={ref.incoming.replace('%', '%25')}"
+    assert f"{entry.archived_as}.zst , packed to {packed.after} bytes" in text(own.get(address))
+    (held,) = store.list(names.packed(entry.archived_as))
+    let_go(store, held)
+    assert "let it go ( archive.keep_days ): it cannot be replayed" in text(own.get(address))
+    assert own.get("segments?state=expired").count(ref.segment.stem) > 0
 
 
 def test_batches_and_their_accounting(browser: Browser) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from spark_jobs.audit import Audit
+from spark_jobs.audit import Audit, run
 from spark_jobs.session import spark_session
 from tests.spark_jobs.pipeline import Pipeline
+from tests.spark_jobs.test_shelve import configured
+from writetime import names
 from writetime.audit import AuditReport
+from writetime.batch.documents import Sealed
+from writetime.errors import ConfigError
+from writetime.store import open_store
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +62,21 @@ def test_complete_and_then_without_a_segment(shipped: Pipeline) -> None:
     assert sum(gap.lacks for gap in lacking.gaps) > 0
     assert all("CommitLog-7-1795263035973" in gap.told for gap in lacking.gaps)
     assert audited(shipped, end + timedelta(hours=5)).alarms == len(lacking.gaps)
+
+
+def test_what_the_archive_has_let_go_is_no_gap(tmp_path: Path) -> None:
+    """It is refused before anything is read."""
+    config = configured(tmp_path)
+    kept = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    sealed = Sealed(number=1, kind="maintain", sealed_at=kept, segments=[], accounting=[], state={}, kept_from=int(kept.timestamp()))
+    store = open_store(config.bucket)
+    store.put(names.batch_object(config.cluster.name, 1, "manifest"), b"{}")
+    store.put(names.batch_object(config.cluster.name, 1, "sealed"), sealed.to_bytes())
+    with pytest.raises(ConfigError, match=r"no longer holds.*from 2026-05-04T12:00:00Z on"):
+        run(config, kept - timedelta(minutes=1), kept + timedelta(hours=1))
+    # From there on it looks further, and finds no catalog to start Spark with.
+    with pytest.raises(ConfigError, match="catalog"):
+        run(config, kept, kept + timedelta(hours=1))
 
 
 def test_a_part_of_the_time(shipped: Pipeline) -> None:

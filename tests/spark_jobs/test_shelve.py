@@ -99,7 +99,7 @@ def test_what_time_does_not_suffice_for_is_the_next_runs(archive: Archive, tmp_p
 def test_what_comes_late_is_packed_too_but_not_looked_for_for_ever(archive: Archive, tmp_path: Path) -> None:
     config = configured(tmp_path)
     cared(archive, config)
-    late, later = archive.put(1, NOW - timedelta(days=7)), archive.put(2, NOW - timedelta(days=9))
+    late, later = archive.put(1, NOW - timedelta(days=2)), archive.put(2, NOW - timedelta(days=3))
     assert cared(archive, config).last.packed.objects == 1
     assert archive.names == [later, names.packed(late)]
 

@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from tests.status import bucket
-from writetime import cli
+from writetime import cli, names
+from writetime.batch.plan import read_sealed
+from writetime.batch.shelve import Done, Shelved, Work
+from writetime.store.local import LocalStore
 
 
 def config(folder: Path, where: Path) -> str:
@@ -36,6 +39,38 @@ def test_one_document_for_machines(folder: Path, tmp_path: Path, capsys: pytest.
     assert found["nodes"][0]["address"] == "10.0.0.1"
     assert {table["table"] for table in found["tables"]} == set(bucket.TABLES)
     assert found["published"] == 7
+
+
+def test_how_far_the_archive_is_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "bucket"
+    bucket.small(folder)
+    where = ["--config", config(folder, tmp_path)]
+    assert cli.main(["status", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["archive"] is None
+    last = Done(packed=Work(objects=3, before=96 << 20, after=32 << 20), let_go=Work(objects=2, before=10 << 20), failed=1)
+    shelved = Shelved(at=bucket.minute(9), packed_upto=bucket.minute(0), last=last, ever=last.with_(last))
+    store = LocalStore(folder)
+    store.put(names.shelved(bucket.CLUSTER), shelved.to_bytes())
+    sealed = read_sealed(store, bucket.CLUSTER, 8)
+    assert sealed is not None
+    kept_from = bucket.minute(0).replace(minute=0)
+    store.put(
+        names.batch_object(bucket.CLUSTER, 8, "sealed"), sealed.model_copy(update={"kept_from": int(kept_from.timestamp())}).to_bytes()
+    )
+    assert cli.main(["status", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (first,) = [line for line in lines if line.startswith("archive:")]
+    assert first == (
+        f"archive: packed up to {bucket.minute(0):%Y-%m-%d %H}:00Z, kept from {kept_from:%Y-%m-%d %H}:00Z on; "
+        "the last run had not the time for all"
+    )
+    shown = [line.split() for line in lines]
+    assert ["segments", "packed", "3", "96.0", "32.0", "6", "192.0", "64.0"] in shown
+    assert ["segments", "let", "go", "2", "10.0", "0.0", "4", "20.0", "0.0"] in shown
+    assert any(line.startswith("1 objects of the archive stay as they are") for line in lines)
+    assert cli.main(["status", *where, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["archive"]
+    assert (told["kept_from"], told["last"]["packed"]["before"], told["finished"]) == (kept_from.isoformat(), 96 << 20, False)
 
 
 def test_before_the_first_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,9 @@ from writetime.errors import ChecksumMismatch, NotASegment, ObjectNotFound, Prec
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c
 
-LATE: Final = timedelta(days=7)
-"""How far behind what is packed is looked again: a segment may come in long after its node had finished it."""
+LATE: Final = timedelta(days=1)
+"""How far behind what is packed is looked again: a segment may come in long after its node had finished it. What comes later still stays
+plain, and is read like all else; to look further would be to list the archive again each day."""
 _HOUR: Final = timedelta(hours=1)
 _TRIES: Final = 5
 """Of a ledger entry that others write, too."""
