@@ -6,6 +6,7 @@ import ipaddress
 import math
 import random
 import struct
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cql.typed import NATIVE_VALUES, kind_of, typed_values
+from writetime.cql.native import reason
+from writetime.cql.ordered import encoder
 from writetime.cql.types import (
     EMPTY,
     NATIVE,
@@ -438,3 +441,26 @@ def test_a_vector_has_one_to_2_31_elements(dimension: str) -> None:
     assert str(parse_type(f"vector<float, {(1 << 31) - 1}>", "k", {})).endswith("2147483647>")
     with pytest.raises(SchemaError):
         parse_type(f"vector<float, {dimension}>", "k", {})
+
+
+OTHERS_SECRET = b"\xffhunter2 is what they hold"
+READ_FROM_IT = ("hunter2", OTHERS_SECRET.hex(), "\\xff", "0xff", str(int.from_bytes(OTHERS_SECRET[:4], "big", signed=True)))
+KINDS = [*NATIVE, "frozen<list<text>>", "frozen<map<inet, int>>", "frozen<addr>", "frozen<tuple<text, inet>>", "vector<inet, 2>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [3, 5, 17, len(OTHERS_SECRET)])
+def test_what_is_refused_is_told_without_its_bytes(kind: str, size: int) -> None:
+    """It may be of another column, or of another table: the reason goes to ledgers, logs and topics."""
+    told = [_told(read, OTHERS_SECRET[:size]) for read in (type_of(kind).decode, type_of(kind).sort_key, encoder(type_of(kind)))]
+    assert [(secret, text) for secret in READ_FROM_IT for text in told if secret in text] == []
+
+
+def _told(read: Callable[[bytes], Any], data: bytes) -> str:
+    try:
+        read(data)
+    except DecodeError as error:
+        return str(error)
+    except (struct.error, IndexError, ValueError, ArithmeticError) as error:
+        return reason(error)
+    return ""

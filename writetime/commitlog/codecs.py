@@ -145,7 +145,7 @@ def _snappy_size(block: bytes) -> int:
 def _zstd_size(block: bytes) -> int:
     """Content size in a Zstandard frame's header (RFC 8878, 3.1.1.1); Cassandra's writer always gives it."""
     if len(block) < 5 or block[:4] != b"\x28\xb5\x2f\xfd":
-        raise CorruptSection(f"no Zstandard frame but {block[:4].hex(' ')}")
+        raise CorruptSection("no Zstandard frame")
     single_segment, size_flag = block[4] >> 5 & 1, block[4] >> 6
     width = (single_segment, 2, 4, 8)[size_flag]
     start = 5 + (1 - single_segment) + (0, 1, 2, 4)[block[4] & 3]

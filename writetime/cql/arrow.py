@@ -155,7 +155,7 @@ def _timestamp(_: NativeType, milliseconds: int, options: Options) -> int:
     if options.timestamp == "millis":
         return milliseconds
     if abs(milliseconds) > _MAX_ARROW_MS:
-        raise DecodeError(f"timestamp {milliseconds} ms is beyond the year 294246", operation="convert a value to Arrow")
+        raise DecodeError("a timestamp beyond the year 294246", operation="convert a value to Arrow")
     return milliseconds * 1000
 
 

@@ -228,7 +228,7 @@ def _is_text(kind: CqlType) -> bool:
 
 def _micros(nanos: int) -> int:
     if not 0 <= nanos < 86_400_000_000_000:
-        raise DecodeError(f"{nanos} ns are no time of day", operation="convert a value to Avro")
+        raise DecodeError("a time that is no time of day", operation="convert a value to Avro")
     return nanos // 1000
 
 

@@ -178,7 +178,7 @@ def _components(data: bytes, pos: int, *, dynamic: bool) -> list[Component]:
         header, size = data[start:pos], _size(data, pos)
         pos += 2 + size + 1
         if pos > len(data):
-            raise MalformedMutation(f"a component of {size} bytes reaches past the end", operation="read a composite", position=start)
+            raise MalformedMutation("a component reaches past the end", operation="read a composite", position=start)
         found.append(Component(header, data[pos - size - 1 : pos - 1], data[pos - 1] - ((data[pos - 1] & 0x80) << 1)))
     return found
 

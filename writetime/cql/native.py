@@ -62,7 +62,9 @@ class CqlType(ABC):
             return self._decode(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
             raise MalformedMutation(
-                f"{len(data)} bytes are no {self}: {error}", operation="decode a value", hint="The schema in force may be another one"
+                f"{len(data)} bytes are no {self}: {reason(error)}",
+                operation="decode a value",
+                hint="The schema in force may be another one",
             ) from error
 
     def encode(self, value: Any) -> bytes:
@@ -80,7 +82,7 @@ class CqlType(ABC):
         try:
             return self._sort_key(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
-            raise MalformedMutation(f"{len(data)} bytes are no {self}: {error}", operation="order a value") from error
+            raise MalformedMutation(f"{len(data)} bytes are no {self}: {reason(error)}", operation="order a value") from error
 
     @abstractmethod
     def _sort_key(self, data: bytes) -> Any: ...
@@ -90,6 +92,11 @@ class CqlType(ABC):
 
     @abstractmethod
     def _encode(self, value: Any) -> bytes: ...
+
+
+def reason(error: Exception) -> str:
+    """What was wrong with bytes, without any of them: what decoding refuses is told in logs and reports."""
+    return f"{error.reason} at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def _brief(value: Any) -> str:
@@ -244,6 +251,9 @@ def _uuid_bytes(value: UUID) -> bytes:
 
 
 def _inet(data: bytes) -> str:
+    if len(data) not in (4, 16):
+        # The library's own message would have the bytes in it.
+        raise ValueError("an inet is 4 or 16 bytes")
     return str(ipaddress.ip_address(bytes(data)))
 
 

@@ -30,7 +30,7 @@ from decimal import Decimal
 from typing import Final
 
 from writetime.cql.marshal import CompositeType, DynamicCompositeType, ReversedType, class_name
-from writetime.cql.native import CqlType, NativeType
+from writetime.cql.native import CqlType, NativeType, reason
 from writetime.cql.types import CollectionType, CustomType, TupleType, UdtType, VectorType, parse_type, read_values, starting_fields
 from writetime.errors import MalformedMutation
 from writetime.model import Bound
@@ -117,7 +117,9 @@ def _column_encoder(column: Column, keyspace: str, types: Mapping[tuple[str, str
             return _VALUE + encode(data)
         except (struct.error, IndexError, ValueError, ArithmeticError) as error:
             raise MalformedMutation(
-                f"{len(data)} bytes are no {kind}: {error}", operation="order a value", hint="The schema in force may be another one"
+                f"{len(data)} bytes are no {kind}: {reason(error)}",
+                operation="order a value",
+                hint="The schema in force may be another one",
             ) from error
 
     return value

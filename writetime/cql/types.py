@@ -94,7 +94,7 @@ def _read_value(data: bytes, pos: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, pos
     if pos + length > len(data):
-        raise ValueError(f"a value of {length} bytes at {pos} reaches past the end")
+        raise ValueError(f"the value at {pos} reaches past the end")
     return data[pos : pos + length], pos + length
 
 
@@ -102,7 +102,7 @@ def read_values(data: bytes, per_element: int) -> list[bytes | None]:
     """The values of a frozen collection: i32 count, then count x per_element values."""
     (count,) = struct.unpack_from(">i", data)
     if count < 0 or count * per_element * 4 > len(data) - 4:
-        raise ValueError(f"{count} elements do not fit")
+        raise ValueError("its elements do not fit")
     values, pos = [], 4
     for _ in range(count * per_element):
         value, pos = _read_value(data, pos)

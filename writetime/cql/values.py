@@ -107,7 +107,7 @@ def to_digits(value: int | Decimal, precision: int, scale: int, what: str) -> De
 def checked_duration(value: Duration) -> Duration:
     """DecodeError if months or days are beyond 32 bits, as no duration that Cassandra takes is."""
     if any(not -(2**31) <= part < 2**31 for part in (value.months, value.days)):
-        raise DecodeError(f"a duration of {value.months} months and {value.days} days", operation="convert a value")
+        raise DecodeError("a duration of more months or days than 32 bits count", operation="convert a value")
     return value
 
 

@@ -58,7 +58,7 @@ def decode_context(context: bytes) -> tuple[Shard, ...]:
         entry = int.from_bytes(context[at : at + 2], "big")
         number = entry & ~_GLOBAL_FLAG
         if number >= len(kinds):
-            raise _malformed(context, f"its header names shard {number} of {len(kinds)}")
+            raise _malformed(context, "its header names a shard that is not there")
         kinds[number] = ShardKind.GLOBAL if entry & _GLOBAL_FLAG else ShardKind.LOCAL
     shards = zip(_SHARD.iter_unpack(context[header_end:]), kinds, strict=True)
     return tuple(Shard(counter_id, clock, count, kind) for (counter_id, clock, count), kind in shards)
