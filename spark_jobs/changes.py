@@ -8,7 +8,7 @@ reconciled: a row is what one mutation says, not what the table holds. Knows nei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
+from writetime.columns import Rules, TableRules
 from writetime.commitlog import cells
 from writetime.commitlog.dump import Failure, Wanted, decode
 from writetime.commitlog.mutation import column_name
@@ -28,7 +29,7 @@ from writetime.errors import DecodeError, WritetimeError
 from writetime.join.counters import total
 from writetime.join.event import split_partition_key
 from writetime.model import NO_TTL, Bound, Cell, DeletionTime, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import Schema, Table
+from writetime.schema.model import Column, Schema, Table
 
 GENERIC: Final = pa.schema(
     [
@@ -59,6 +60,7 @@ KINDS: Final = ("partition_deletion", "range_deletion", "liveness", "row_deletio
 
 SEGMENT, POSITION, DELETED, DELETED_AT, INSERTED_AT, RANGE = "_segment", "_position", "_deleted", "_deleted_at", "_inserted_at", "_range"
 _PER_BATCH = 2000
+_NAMES: Final = ("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,37 @@ def generic_rows(source: Source, schema: Schema, wanted: Wanted) -> Iterator[pa.
     damaged = [_problem(source, problem.position, problem.error, found.lost(problem)) for problem in found.problems]
     if damaged:
         yield pa.RecordBatch.from_pylist(damaged, schema=GENERIC)
+
+
+class Hidden:
+    """What of generic rows is not for everybody, by the rules of a pipeline: values and elements of columns that are masked or stay inside,
+    keys that are masked, all of a table whose rows are filtered, and the bytes of problems, which may be anything."""
+
+    def __init__(self, rules: Rules, schema: Schema) -> None:
+        self._columns: dict[str, list[str] | None] = {}
+        self._keys: set[str] = set()
+        for table_id, table in schema.tables.items():
+            dropped = {name: Column(name, column.kind, column.type) for name, column in table.dropped_columns.items()}
+            found = rules.of(replace(table, columns={**dropped, **table.columns}), schema.types)
+            if found:
+                self._columns[str(table_id)] = None if found.filter else [_printable(name.encode(*_NAMES)) for name in found.hidden]
+            if found.filter or any(column.name in found.hidden for column in (*table.partition_key, *table.clustering)):
+                self._keys.add(str(table_id))
+
+    def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """GENERIC rows without it."""
+        values = pc.equal(batch["kind"], "problem")
+        for table_id, columns in self._columns.items():
+            of_table = pc.fill_null(pc.equal(batch["table_id"], table_id), False)
+            of_column = True if columns is None else pc.is_in(batch["column"], pa.array(columns, pa.string()))
+            values = pc.or_(values, pc.and_(of_table, of_column))
+        keys = pc.is_in(batch["table_id"], pa.array(sorted(self._keys), pa.string()))
+        gone = dict.fromkeys(("value", "path"), values) | dict.fromkeys(("key", "clustering", "range_end"), keys)
+        arrays = [
+            pc.if_else(gone[field.name], pa.scalar(None, field.type), column) if field.name in gone else column
+            for field, column in zip(batch.schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def unreadable(name: str, error: WritetimeError, content: bytes) -> pa.RecordBatch:
@@ -219,11 +252,12 @@ def _liveness(rows: Any) -> dict[str, Any]:
 
 
 def _column(batch: Any) -> dict[str, Any]:
-    names = [
-        column_name(raw).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-        for raw in batch["column"].dictionary.to_pylist()
-    ]
+    names = [_printable(column_name(raw).encode(*_NAMES)) for raw in batch["column"].dictionary.to_pylist()]
     return {"column": pa.array(names, pa.string()).take(batch["column"].indices)}
+
+
+def _printable(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
 
 
 def _cell(batch: Any) -> dict[str, Any]:
@@ -262,12 +296,18 @@ def typed_schema(table: Table, schema: Schema) -> pa.Schema:
 
 
 def typed_rows(
-    source: Source, table: Table, schema: Schema, columns: Sequence[str], failed: Callable[[WritetimeError], None]
+    source: Source,
+    table: Table,
+    schema: Schema,
+    columns: Sequence[str],
+    failed: Callable[[WritetimeError], None],
+    rules: Rules | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one table, of its columns `columns` by their names in `typed_schema`. `failed` is told of what cannot be read, decoded or
-    shown; unless it raises, that is passed over."""
-    view = _TypedRows(source, table, schema)
-    full = typed_schema(table, schema)
+    """Rows of one table as `rules` show it, of its columns `columns` by their names in `typed_schema`. `failed` is told of what cannot be
+    read, decoded or shown; unless it raises, that is passed over."""
+    of_table = (rules or Rules()).of(table, schema.types)
+    view = _TypedRows(source, table, schema, of_table)
+    full = typed_schema(of_table.shown(), schema)
     wanted = pa.schema([full.field(name) for name in columns])
     pending: list[dict[str, Any]] = []
     size = 0
@@ -304,10 +344,13 @@ def _concerns(body: bytes, table: Table) -> bool:
 class _TypedRows:
     """Makes the rows of one table's updates."""
 
-    def __init__(self, source: Source, table: Table, schema: Schema) -> None:
+    def __init__(self, source: Source, table: Table, schema: Schema, rules: TableRules) -> None:
         self.name = source.name
         self.table = table
         self.shape = RowShape.of(table, schema)
+        self.shows = RowShape.of(rules.shown(), schema)
+        self.masked = rules.masks.keys()
+        self._change = rules.compiled()
         self.clustering = [column.name for column in table.clustering]
 
     def rows(self, frame: Frame, update: PartitionUpdate) -> Iterator[dict[str, Any]]:
@@ -326,7 +369,7 @@ class _TypedRows:
         return None if part is None else self.shape.columns[column].decode(part)
 
     def _shown(self, values: dict[str, Any]) -> dict[str, Any]:
-        return self.shape.values(values) or {}
+        return self.shows.values(self._change(values)) or {}
 
     def _prefix(self, bound: Bound) -> dict[str, Any]:
         return self._shown({name: self._value(name, part) for name, part in zip(self.clustering, bound.values, strict=False)})
@@ -340,9 +383,9 @@ class _TypedRows:
         clustering = {name: self._value(name, part) for name, part in zip(self.clustering, row.clustering or (), strict=False)}
         by_column: dict[str, list[Cell]] = {}
         for cell in row.cells:
-            if cell.column in self.shape.columns:
+            if cell.column in self.shows.columns:
                 by_column.setdefault(cell.column, []).append(cell)
-        deleted = [name for name in row.complex_deletions if name in self.shape.columns]
+        deleted = [name for name in row.complex_deletions if name in self.shows.columns]
         values: dict[str, Any] = {}
         written: dict[str, int] = {}
         expiring: dict[str, int] = {}
@@ -365,7 +408,7 @@ class _TypedRows:
     def _element(self, name: str, cell: Cell) -> str:
         """What was deleted, as CQL writes it: v, m['key'], u.field."""
         kind: CqlType = self.shape.columns[name]
-        if cell.path is None:
+        if cell.path is None or name in self.masked:
             return name
         if isinstance(kind, UdtType):
             fields = list(kind.known_fields)

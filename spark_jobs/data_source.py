@@ -6,7 +6,8 @@
 
 Strategy: planning reads all segments once for the schema that they teach; then paths travel, one partition each, and the bytes are opened
 in the workers. Rows are made in `changes`. `pushFilters` is left out on purpose: Spark refuses a source that has it unless
-spark.sql.python.filterPushdown.enabled is set; the options say what to read instead. Writes nothing, and knows no pipeline.
+spark.sql.python.filterPushdown.enabled is set; the options say what to read instead. Writes nothing. It knows no pipeline, and shows all
+that the bytes say, unless the option `config` names one: then it shows of tables what the pipeline lets out.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jobs.changes import GENERIC, Source, generic_rows, typed_rows, typed_schema, unreadable
+from spark_jobs.changes import GENERIC, Hidden, Source, generic_rows, typed_rows, typed_schema, unreadable
+from writetime.columns import Rules, TableRules
 from writetime.commitlog import inputs
 from writetime.commitlog.dump import learn
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.segment import Scan, scan
 from writetime.commitlog.select import Selection, select
+from writetime.config import load
 from writetime.errors import ConfigError, SegmentError, WritetimeError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
@@ -41,6 +44,7 @@ OPTIONS: Final = {
     "schema": "path of a schema snapshot, known before the log's own",
     "keystore": "path of the keystore of encrypted segments; its password is in the environment of driver and workers",
     "allTables": "true: tables that never had cdc, too",
+    "config": "a pipeline's YAML: only tables that it captures, as its `columns` show them",
     "problems": "fail (the default where there is a table) or skip: what to do where a typed row cannot be had",
 }
 _HINT: Final = 'Leave out the option table to see it as a row of kind problem, or set the option problems to "skip" to read on'
@@ -63,6 +67,14 @@ class Plan:
     table: Table | None
     keystore: str | None
     skip: bool
+    rules: Rules | None
+
+    @property
+    def shown(self) -> Table | None:
+        """The table as it is shown."""
+        if self.table is None or self.rules is None:
+            return self.table
+        return self.rules.of(self.table, self.schema.types).shown()
 
 
 class CassandraCommitlog(DataSource):
@@ -96,7 +108,7 @@ class CassandraCommitlog(DataSource):
 
 
 def _arrow_schema(plan: Plan) -> pa.Schema:
-    return GENERIC if plan.table is None else typed_schema(plan.table, plan.schema)
+    return GENERIC if plan.shown is None else typed_schema(plan.shown, plan.schema)
 
 
 class Reader(DataSourceReader):
@@ -118,15 +130,20 @@ class Reader(DataSourceReader):
             source = Source(partition.path, _scan(partition.path, content, self.plan.keystore))
         except SegmentError as error:
             if self.plan.table is None:
-                yield unreadable(partition.path, error, content).select(self.columns)
+                yield self._visible(unreadable(partition.path, error, content))
             else:
                 self._failed(error)
             return
         if self.plan.table is not None:
-            yield from typed_rows(source, self.plan.table, self.plan.schema, self.columns, self._failed)
+            yield from typed_rows(source, self.plan.table, self.plan.schema, self.columns, self._failed, self.plan.rules)
             return
         for batch in generic_rows(source, self.plan.schema, self.plan.selection):
-            yield batch.select(self.columns)
+            yield self._visible(batch)
+
+    def _visible(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are asked for of GENERIC rows, without what is not for everybody."""
+        shown = batch if self.plan.rules is None else Hidden(self.plan.rules, self.plan.schema).without(batch)
+        return shown.select(self.columns)
 
     def _failed(self, error: WritetimeError) -> None:
         if not self.plan.skip:
@@ -155,10 +172,30 @@ def _plan(options: Mapping[str, str]) -> Plan:
     schema = learner.schema()
     wanted = [options["table"]] if options.get("table") else []
     selection = select(schema, learner.cdc_ever, tables=wanted, keys=(), all_tables=_is_true(options, "allTables"))
+    config = load(options["config"]) if options.get("config") else None
+    if config is not None and selection.captured is not None:
+        captured = {table.id for table in schema.tables.values() if config.tables.captures(table.full_name)}
+        selection = replace(selection, captured=selection.captured & captured)
     table = _one_table(schema, selection, options["table"]) if wanted else None
+    rules = None if config is None else config.columns.rules
+    if table is not None and rules is not None:
+        _expect_shown(rules.of(table, schema.types), selection)
     portable = replace(selection, known=frozenset(schema.tables))
     skip = _choice(options, "problems", ("fail", "skip")) == "skip"
-    return Plan(tuple(each.where for each in found), schema, portable, table, options.get("keystore"), skip)
+    return Plan(tuple(each.where for each in found), schema, portable, table, options.get("keystore"), skip, rules)
+
+
+def _expect_shown(rules: TableRules, selection: Selection) -> None:
+    """ConfigError if rows of the table cannot be shown as the pipeline wants it."""
+    reason, hint = rules.why_not(), ""
+    if selection.captured is not None and rules.table.id not in selection.captured:
+        reason, hint = "the pipeline does not capture it", "Set the option allTables to see it all the same"
+    elif rules.filter is not None:
+        # An update does not tell of the columns that it leaves alone.
+        reason = "the pipeline filters its rows, and a mutation does not tell whole rows"
+        hint = "Read the warehouse's tables"
+    if reason is not None:
+        raise ConfigError(reason, operation="read a commit log", obj=rules.table.full_name, hint=hint or None)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+import yaml
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
@@ -351,6 +352,80 @@ def test_only_captured_tables_unless_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it never had cdc"):
         rows_of({"path": path, "table": "shop.secret"})
     assert len(rows_of({"path": path, "table": "shop.secret", "allTables": "true"})) == 1
+
+
+SECRETS = ("Ada", b"Ada".hex(), "told", b"told".hex(), "key of tags", "a salt")
+SHOP = [
+    insert(ORDERS, 1, {"name": "Ada", "at": 5}, 7),
+    Mutation((PartitionUpdate(ORDERS.id, b"\0\0\0\1", static_row=Row(None, cells=(Cell("note", 3, b"told"),))),)),
+    Mutation(
+        (
+            PartitionUpdate(
+                ORDERS.id,
+                b"\0\0\0\1",
+                range_tombstones=(RangeTombstone(Bound((b"Ada.",), True), Bound((), False), DeletionTime(9, 10)),),
+            ),
+        )
+    ),
+    Mutation((PartitionUpdate(EVERYTHING.id, b"\0\0\0\7", rows=(Row((), cells=(Cell("tags", 5, b"", b"key of tags", 0, 5),)),)),)),
+]
+
+
+def configured(folder: Path, **more: Any) -> str:
+    document = {
+        "pipeline": "shop",
+        "cluster": {"name": "c", "datacenters": ["dc1"]},
+        "bucket": str(folder),
+        "columns": {
+            "salt": "${SALT_OF_MASKS}",
+            "column.mask.hash.sha256.with.salt": "shop.orders.line",
+            "column.mask.with.3.chars": r"shop\..*\.tags",
+            "column.truncate.to.2.chars": "shop.orders.note",
+            "column.exclude.list": "shop.orders.name",
+        },
+    }
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(document | more), encoding="utf-8")
+    return str(path)
+
+
+def test_with_a_pipelines_configuration_it_shows_what_that_lets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALT_OF_MASKS", "a salt")
+    options = {"path": written(tmp_path, *SHOP, b"Ada"), "config": configured(tmp_path)}
+    row, static, ended = rows_of(options | {"table": "shop.orders", "problems": "skip"})
+    assert (static["note"], static["_op"], row["at"] is not None, row["id"]) == ("to", "static", True, 1)
+    assert "name" not in row
+    assert dict(row["_writetime"]).keys() == {"at"}
+    assert len(row["line"]) == len(ended["_range"]["start"]["line"]) == 64
+    (deleted,) = rows_of(options | {"table": 'shop."Everything"', "problems": "skip"})
+    assert deleted["_deleted"] == ["tags"]
+    generic = rows_of(options)
+    assert {each["kind"] for each in generic} == {"liveness", "range_deletion", "cell", "tombstone", "problem"}
+    of_orders = [each for each in generic if each["table"] == "orders"]
+    assert {(each["key"], each["clustering"] is None, each["range_end"]) for each in of_orders} == {(None, True, None)}
+    assert [each["column"] for each in of_orders if each["value"] is not None] == ["at"]
+    told = repr([static, row, ended, deleted, generic])
+    assert [secret for secret in SECRETS if secret in told] == []
+    clear = repr(rows_of({"path": options["path"]}))
+    assert "Ada" in clear
+    assert "key of tags" in clear
+
+
+def test_nor_does_it_show_what_the_pipeline_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALT_OF_MASKS", "a salt")
+    options = {"path": written(tmp_path, *SHOP)}
+    config = configured(tmp_path, columns={"rows": {"shop.orders": "name != 'Ada'"}}, tables={"exclude": ["shop.Everything"]})
+    with pytest.raises(ConfigError, match="does not tell whole rows"):
+        rows_of(options | {"config": config, "table": "shop.orders"})
+    with pytest.raises(ConfigError, match="the pipeline does not capture it"):
+        rows_of(options | {"config": config, "table": 'shop."Everything"'})
+    rows = rows_of(options | {"config": config})
+    assert {row["table"] for row in rows} == {"orders"}
+    named = ("key", "clustering", "path", "value", "range_end")
+    assert {row[name] for row in rows for name in named} == {None}
+    config = configured(tmp_path, columns={"column.exclude.list": "shop.orders.line"})
+    with pytest.raises(ConfigError, match="line is part of the primary key"):
+        rows_of(options | {"config": config, "table": "shop.orders"})
 
 
 def test_fewer_columns(tmp_path: Path) -> None:
