@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,10 +23,11 @@ from spark_jobs.rows import RowShape
 from spark_jobs.scan import Batches
 from spark_jobs.warehouse import Changes
 from writetime import names
+from writetime.batch.pieces import Piece, record
 from writetime.config import EventsConfig, KafkaConfig
 from writetime.envelope import About, Shape, rows_of
 from writetime.errors import PreconditionFailed, PublishError
-from writetime.formats import Codec, Format, Schemas, avro_schemas, codec_of, form_of
+from writetime.formats import QUARANTINED, Codec, Format, Schemas, avro_schemas, codec_of, form_of
 from writetime.forms import JSON, Form, Numbers
 from writetime.schema.model import Schema, Table
 from writetime.schema.version import described
@@ -34,7 +35,9 @@ from writetime.store import ObjectInfo, Store, open_store
 from writetime.store.checksum import crc32c
 
 Pair = tuple[bytes | None, bytes | None]
-"""A record's key and value; without a value it is not sent."""
+"""A record's key and value."""
+PUT_ASIDE: Final = "quarantined"
+"""The op of a record that tells of a piece in quarantine."""
 Versions = Mapping[str, Mapping[str, Any]]
 """By schema version what it is, see `writetime.schema.version.describe`."""
 
@@ -64,12 +67,32 @@ class Life:
 @dataclass(frozen=True, slots=True)
 class Oversized:
     """What becomes of a record whose key and value have more bytes than `limit`: it is left where the sender meets it, put into the bucket
-    with an event in its place that says where, or put into the quarantine of `cluster`."""
+    with an event in its place that says where, or put into the quarantine of `cluster`, of which another topic `tells`."""
 
     policy: Literal["wait", "claim-check", "quarantine"]
     limit: int
     bucket: str
     cluster: str
+    tells: Tells | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """The topic that is told of pieces in quarantine, and how: in which format, for Avro with the ids of its schemas."""
+
+    topic: str
+    format: Format
+    ids: tuple[int, int] | None
+
+    def record(self, piece: Piece) -> tuple[bytes, bytes]:
+        return QUARANTINED.record(self.format, *record(piece), self.ids)
+
+
+class Aside(NamedTuple):
+    """A record that goes to another topic in the place of an event. Without a value nothing does."""
+
+    pair: Pair
+    topic: str
 
 
 @dataclass(slots=True)
@@ -110,25 +133,33 @@ class Encoder:
             if news := {row["schema_version"] for row in rows} - known.keys():
                 shape_of = self.shapes(batch.schema)
                 known |= {version: self._version(version, shape_of(version)) for version in news}
-            pairs = [known[row["schema_version"]].record(row) for row in rows]
+            pairs: list[Pair] = [(None, None) if row.get("alone") else known[row["schema_version"]].record(row) for row in rows]
+            aside: dict[int, Aside] = {}
             if self.oversized is not None and self.oversized.policy != "wait":
-                pairs = [self._fitting(row, pair, known, self.oversized) for row, pair in zip(rows, pairs, strict=True)]
+                for at, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
+                    found = self._fitting(row, pair, known, self.oversized)
+                    if isinstance(found, Aside):
+                        aside[at] = found
+                    pairs[at] = found.pair if isinstance(found, Aside) else found
             columns = {
                 "publisher": batch["publisher"],
-                "topic": [self.topic] * len(rows),
+                "stream": [self.topic] * len(rows),
+                "topic": [aside[at].topic if at in aside else self.topic for at in range(len(rows))],
                 "batch": batch["batch"],
                 "ordinal": batch["ordinal"],
                 "key": [key for key, _ in pairs],
                 "value": [value for _, value in pairs],
-                "op": batch["op"],
+                "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
                 # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
-                "deletes": [row["op"] == "d" and row["before"] is not None for row in rows],
+                "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
+                "former": [known[row["schema_version"]].key(row["former"]) if row.get("former") else None for row in rows],
             }
             records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
-            # What went to the quarantine has no value.
-            yield records.filter(pc.is_valid(records["value"])) if records["value"].null_count else records
+            # What went to the quarantine, of which nobody is told, has no value.
+            sent = pc.or_(pc.is_valid(records["value"]), pc.is_valid(records["former"]))
+            yield records.filter(sent) if records["value"].null_count else records
 
-    def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair:
+    def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair | Aside:
         """The record, or what goes in its place. What is put aside is there before anything says so, and is the same in every run."""
         key, value = pair
         size = len(key or b"") + len(value or b"")
@@ -136,14 +167,37 @@ class Encoder:
             return pair
         store = open_store(rule.bucket)
         if rule.policy == "quarantine":
-            stem = names.unpublishable(rule.cluster, self.topic, row["batch"], row["ordinal"])
-            reason = f"{size} bytes are more than the {rule.limit} that a message may have"
-            about = {"kind": "oversized", "topic": self.topic, "sequence": [row["batch"], row["ordinal"]], "message": reason}
-            store.put(f"{stem}.bin", value)
-            store.put(f"{stem}.json", json.dumps({**about, "size": len(value), "key": (key or b"").hex()}, indent=1).encode())
-            return key, None
+            return self._put_aside(store, row, pair, rule)
         held = _claimed(store, names.claim(self.topic, row["batch"], row["ordinal"]), value)
         return key, known[row["schema_version"]].claim(row, url=f"{store.url.rstrip('/')}/{held.name}", size=held.size, crc32c=held.crc32c)
+
+    def _put_aside(self, store: Store, row: Mapping[str, Any], pair: Pair, rule: Oversized) -> Aside:
+        key, value = (part or b"" for part in pair)
+        stem = names.unpublishable(rule.cluster, self.topic, row["batch"], row["ordinal"])
+        piece = Piece(
+            name=f"{stem}.bin",
+            cluster=rule.cluster,
+            kind="oversized",
+            message=f"{len(key) + len(value)} bytes are more than the {rule.limit} that a message may have",
+            size=len(value),
+            batch=row["batch"],
+            at=row["processed_at"] // 1_000_000,
+            table=f"{self.about.keyspace}.{self.about.table}",
+            topic=self.topic,
+            ordinal=row["ordinal"],
+        )
+        about = {
+            "kind": piece.kind,
+            "topic": self.topic,
+            "sequence": [row["batch"], row["ordinal"]],
+            "message": piece.message,
+            "size": piece.size,
+            "key": key.hex(),
+            "piece": asdict(piece),
+        }
+        store.put(f"{stem}.bin", value)
+        store.put(f"{stem}.json", json.dumps(about, indent=1).encode())
+        return Aside((None, None), self.topic) if rule.tells is None else Aside(rule.tells.record(piece), rule.tells.topic)
 
     def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
         """What gives the shape of a version. PublishError for one that nothing says what it is."""
@@ -169,6 +223,10 @@ class _Version:
         """Key and value of a changes row."""
         codec = self.codecs[self.shape.is_wide(row)]
         return codec.key(self.shape.key(row)), codec.value(self.shape.value(row, self.about))
+
+    def key(self, key: Mapping[str, Any]) -> bytes | None:
+        """A key by itself, as the table has it."""
+        return self.codecs[False].key(self.shape.key({"key": key}))
 
     def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
         """The value that stands for one that lies elsewhere."""

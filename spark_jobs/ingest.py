@@ -56,9 +56,11 @@ from writetime.batch.documents import (
     Sealed,
     SegmentInput,
     SegmentOutcome,
+    Settled,
     ShardVersions,
     total,
 )
+from writetime.batch.pieces import of_batch, with_bytes
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.report import batch_text
 from writetime.commitlog.mutation import decode_mutation
@@ -77,6 +79,8 @@ log = structlog.get_logger()
 _COMMITTERS = 4
 """Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
 _EVENTS_PER_TASK = 20_000
+_OF_ONE_FRAME = frozenset({"corrupt_frame", "DecodeError", "UnknownTable", "UnknownColumn", "MalformedMutation", "SchemaError"})
+"""Kinds of problems that are of one frame each: all others of the segment were read."""
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
@@ -158,10 +162,11 @@ class Batch:
         # Bodies of mutations go through once, and only what comes of them is kept.
         folded = self._fold(self._route(schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
-        self._note_problems(surveyed, folded)
+        self._note_problems(surveyed, folded, schema)
         # Read twice for every table.
         events = self._typed_events(folded, schema, captured).persist()
         self._account_events(events, schema, captured)
+        self._commit_quarantine()
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._commit_current(events, schema, captured)
@@ -402,8 +407,8 @@ class Batch:
             found.append(Accounting(table=table, updates_in=updates, **counts))
         return found
 
-    def _note_problems(self, surveyed: DataFrame, folded: DataFrame) -> None:
-        """Keep the bytes of everything that could not be used, and note it against its segment."""
+    def _note_problems(self, surveyed: DataFrame, folded: DataFrame, schema: Schema) -> None:
+        """Keep the bytes of everything that could not be used, and note it against its segment; and what can be used by now."""
         done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
         counts = {row.segment: json.loads(row.detail) for row in done}
         problems: dict[int, list[Problem]] = defaultdict(list)
@@ -413,13 +418,14 @@ class Batch:
             if detail["kind"] == "torn_tail" and self.manifest.segments[number].ending == "after-crash":
                 torn[number] += len(body)
             else:
-                problems[number].append(self._keep(number, position, body, detail))
+                problems[number].append(self._keep(number, position, body, detail, schema))
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems[index], key=lambda p: (p.position, p.size, p.kind, p.message))
             taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
             if "mark" in taken:
                 taken["mark"]["sound"] &= not found
-            outcome = SegmentOutcome.model_validate({"object": segment.object, "problems": found, "torn": torn[index], **taken})
+            told = {"problems": found, "settled": self._settle(segment, found), "torn": torn[index]}
+            outcome = SegmentOutcome.model_validate({"object": segment.object, **told, **taken})
             if outcome.differs:
                 log.error("does not begin with what its parts held", object=segment.object, batch=self.manifest.number)
             self.outcomes[index] = outcome
@@ -436,13 +442,46 @@ class Batch:
                 if copy.segment < len(self.manifest.segments):
                     yield copy.segment, copy.position, bytes(row.state), row.detail
 
-    def _keep(self, segment: int, position: int, body: bytes, detail: dict[str, Any]) -> Problem:
+    def _keep(self, segment: int, position: int, body: bytes, detail: dict[str, Any], schema: Schema) -> Problem:
         stem = self.manifest.segments[segment].ref.quarantined(position, len(body))
-        problem = Problem(kind=detail["kind"], position=position, size=len(body), message=detail["message"], quarantined_as=f"{stem}.bin")
+        table = schema.tables.get(UUID(detail["table_id"])) if "table_id" in detail else None
+        problem = Problem(
+            kind=detail["kind"],
+            position=position,
+            size=len(body),
+            message=detail["message"],
+            quarantined_as=f"{stem}.bin",
+            table=table.full_name if table else detail.get("table_id"),
+        )
         about = {**problem.model_dump(), "batch": self.manifest.number, "object": self.manifest.segments[segment].object, **detail}
         for name, data in ((f"{stem}.bin", body), (f"{stem}.json", json.dumps(about, indent=1).encode())):
             self.store.put(name, data)
         return problem
+
+    def _settle(self, segment: SegmentInput, problems: list[Problem]) -> list[Settled]:
+        """The pieces of earlier batches that this one could use; their notes say so from now on."""
+        if not {problem.kind for problem in problems} <= _OF_ONE_FRAME or (problems and segment.ref.node.origin == "retry"):
+            # Who knows what lay in a damaged range. What is retried by itself is one frame.
+            return []
+        bad = {problem.quarantined_as for problem in problems}
+        found = []
+        for name in self._notes_of(segment):
+            about = json.loads(self.store.read(name))
+            if about["quarantined_as"] not in bad and about.get("settled_in") in (None, self.manifest.number):
+                found.append(Settled(**{field: about.get(field) for field in Settled.model_fields}))
+                self.store.put(name, json.dumps(about | {"settled_in": self.manifest.number}, indent=1).encode())
+        return found
+
+    def _notes_of(self, segment: SegmentInput) -> list[str]:
+        """Names of the notes on pieces that come in with the segment once more, if it is not its first time."""
+        if segment.ref.node.origin == "retry":
+            held = self.store.head(segment.object)
+            piece = held.metadata.get("piece") if held is not None else None
+            return [piece.removesuffix(".bin") + ".json"] if piece else []
+        mark = self.base.growing.get(segment.ref.growing) if self.base and not segment.grows else None
+        if (self.base and segment.object in self.base.held) or (mark is not None and not mark.sound):
+            return [info.name for info in self.store.list(segment.ref.quarantine) if info.name.endswith(".json")]
+        return []
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
@@ -511,6 +550,14 @@ class Batch:
         now = self.manifest.now
         at = now * MICROSECONDS if table.dropped_at is None else table.dropped_at
         return telling.drop(dropped_at=at, now=now, expected=self._expected_replicas(schema, table))
+
+    def _commit_quarantine(self) -> None:
+        """Tell the warehouse of pieces that are new in quarantine, and of those that are settled."""
+        pieces = of_batch(self.manifest, [self.outcomes[index] for index in range(len(self.manifest.segments))])
+        if pieces and self.config.quarantine.table:
+            learner = read_schema(self.store, self.manifest.cluster, self.manifest.number)
+            self._warehouse().write_quarantine(with_bytes(pieces, self.store, learner, self.config), self.manifest.number)
+            log.info("quarantine committed", pieces=len(pieces), batch=self.manifest.number)
 
     def _commit_changes(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()

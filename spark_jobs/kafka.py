@@ -1,8 +1,8 @@
 """Kafka as the publish job uses it: topics, and publishers whose progress commits with their events.
 
-A publisher's progress is one record a topic in `<prefix>.__progress`, keyed by topic, holding (batch, ordinal) of the last event sent: the
-topic is compacted, so it never expires as consumer-group offsets do. It has one partition a publisher, because readers of committed records
-see nothing behind an open transaction, and another publisher's may be open at any time. Progress may only be read after
+A publisher's progress is one record a stream of events, keyed by its topic, in `<prefix>.__progress`, holding (batch, ordinal) of the last
+event sent: the topic is compacted, so it never expires as consumer-group offsets do. It has one partition a publisher, because readers of
+committed records see nothing behind an open transaction, and another publisher's may be open at any time. Progress may only be read after
 init_transactions has fenced and settled what an earlier owner of the same transactional id left open. Knows no Spark.
 """
 
@@ -23,12 +23,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from writetime.config import KafkaConfig
 from writetime.cql.names import from_topic, topic_clashes
-from writetime.envelope import progress_topic
+from writetime.envelope import progress_topic, quarantine_topic
 from writetime.errors import PublishError
 
 RECORDS = pa.schema(
     [
         ("publisher", pa.int32()),
+        ("stream", pa.string()),
         ("topic", pa.string()),
         ("batch", pa.int64()),
         ("ordinal", pa.int64()),
@@ -36,8 +37,11 @@ RECORDS = pa.schema(
         ("value", pa.binary()),
         ("op", pa.string()),
         ("deletes", pa.bool_()),
+        ("former", pa.binary()),
     ]
 )
+"""`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress goes. Its record may go to another
+`topic`. `former`: a key that is no more, the last record of which a tombstone takes away. A row without a `value` has nothing else."""
 
 _EVENTS_PER_TRANSACTION = 5000
 _TIMEOUT_SECONDS = 60.0
@@ -73,7 +77,8 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
         raise _failure("list the topics", kafka.bootstrap_servers, error) from error
     refused = clashes(present, topics)
     missing = [topic for topic in topics if topic not in present and topic not in refused]
-    wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor) for topic in missing]
+    kept = {quarantine_topic(kafka.topic_prefix): {"cleanup.policy": "compact"}}
+    wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor, config=kept.get(topic, {})) for topic in missing]
     progress = progress_topic(kafka.topic_prefix)
     if progress not in present:
         wanted.append(NewTopic(progress, kafka.publishers, kafka.replication_factor, config={"cleanup.policy": "compact"}))
@@ -152,7 +157,7 @@ def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishE
 
 @dataclass(frozen=True)
 class Sent:
-    """How many events a publisher sent, and, by topic, why it could not go on there."""
+    """How many events a publisher sent, and, by stream, why it could not go on there."""
 
     events: int
     stuck: dict[str, PublishError] = field(default_factory=dict)
@@ -196,13 +201,14 @@ class Publisher:
         if not self.kafka.headers:
             return None
         told: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
-        return told if row.topic == self.kafka.topic_prefix else [("writetime.table", _table(row.topic)), *told]
+        of_no_table = (self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix))
+        return told if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *told]
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
         done = read_progress(self.kafka, publisher)
         stuck: dict[str, PublishError] = {}
-        new = (row for row in rows if row.topic not in stuck and (row.batch, row.ordinal) > done.get(row.topic, (0, 0)))
+        new = (row for row in rows if row.stream not in stuck and (row.batch, row.ordinal) > done.get(row.stream, (0, 0)))
         events = 0
         while chunk := list(islice(new, _EVENTS_PER_TRANSACTION)):
             events += self._send_chunk(producer, publisher, chunk, stuck)
@@ -241,21 +247,27 @@ class Publisher:
         try:
             for row in rows:
                 if row.topic in stuck:
+                    # What is told elsewhere holds up the stream that it stands in.
+                    stuck.setdefault(row.stream, stuck[row.topic])
+                if row.stream in stuck:
                     continue
+                if row.former is not None:
+                    _produce(producer, row.stream, row.former, None, delivered, headers=self._headers(row))
                 try:
-                    _produce(producer, row.topic, row.key, row.value, delivered, headers=self._headers(row))
+                    if row.value is not None:
+                        _produce(producer, row.topic, row.key, row.value, delivered, headers=self._headers(row))
                 except KafkaException as error:
                     if (refused := _too_large(row, error)) is None:
                         raise
-                    stuck[row.topic] = refused
+                    stuck[row.stream] = refused
                     continue
-                sent += 1
+                sent += row.value is not None
                 if row.deletes and self.kafka.tombstones_on_delete:
                     _produce(producer, row.topic, row.key, None, delivered, headers=self._headers(row))
-                reached[row.topic] = (row.batch, row.ordinal)
-            for topic, position in reached.items():
+                reached[row.stream] = (row.batch, row.ordinal)
+            for stream, position in reached.items():
                 told = json.dumps(position).encode()
-                _produce(producer, progress_topic(self.kafka.topic_prefix), topic.encode(), told, delivered, partition=publisher)
+                _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), told, delivered, partition=publisher)
         except KafkaException:
             # A transaction of which an event was refused takes no more: that is the reason then.
             if not failed:
@@ -315,7 +327,7 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
 
 
 def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
-    """Committed progress of one publisher, by topic."""
+    """Committed progress of one publisher, by stream."""
     consumer = Consumer(
         {
             **client_options(kafka),

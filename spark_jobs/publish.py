@@ -26,19 +26,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.encode import Encoder, Life, Oversized
+from spark_jobs.encode import PUT_ASIDE, Encoder, Life, Oversized, Tells
 from spark_jobs.files import files_up_to, to_files
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.warehouse import Warehouse, may_be_respelled
 from writetime import __version__, envelope, names
+from writetime.batch.pieces import Piece, of_batch, unsent, with_bytes
 from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig, load
 from writetime.cql.names import from_topic
+from writetime.envelope import quarantine_topic
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
-from writetime.formats import DDL, HEARTBEAT, Plain
+from writetime.formats import DDL, HEARTBEAT, QUARANTINED, Plain
 from writetime.schema.ddl import Ddl, ddl
 from writetime.schema.model import Table
 from writetime.store import Store, open_store
@@ -135,7 +137,9 @@ class Outbox:
         records, refused = self._records(known)
         with _spark_failures():
             sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
-        refused |= {self._named(topic): error for found in sent for topic, error in found.stuck.items()}
+        refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
+        with _spark_failures():
+            self._tell_warehouse(known)
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
         if passing := [error for error in refused.values() if error.retriable]:
@@ -150,8 +154,9 @@ class Outbox:
         return published
 
     def _named(self, topic: str) -> str:
-        """Whose topic it is: a table's full name, or, of the topic of DDL, its own."""
-        return topic if topic == self.kafka.topic_prefix else ".".join(from_topic(topic)[1:])
+        """Whose topic it is: a table's full name, or, of a topic that is no table's, its own."""
+        prefix = self.kafka.topic_prefix
+        return topic if topic in (prefix, quarantine_topic(prefix)) else ".".join(from_topic(topic)[1:])
 
     def _records(self, known: Published) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
         """Kafka records of the batches that are not known to be sent, each publisher's share in one partition, in the order they have to
@@ -176,31 +181,36 @@ class Outbox:
         refused |= unclear
         statements, cannot = self._ddl(known)
         refused |= cannot
+        pieces, tells, cannot = self._pieces(known)
+        refused |= cannot
         wanted = sorted({topics[name] for name in found if name not in refused})
-        unmade = ensure_topics(self.kafka, [*wanted, *([self.kafka.topic_prefix] if statements else [])])
+        others = [*([self.kafka.topic_prefix] if statements else []), *([] if tells is None else [tells.topic])]
+        unmade = ensure_topics(self.kafka, [*wanted, *others])
         refused |= {self._named(topic): error for topic, error in unmade.items()}
-        self._limit(encoders, [topic for topic in wanted if topic not in unmade])
+        self._limit(encoders, [topic for topic in wanted if topic not in unmade], None if tells and tells.topic in unmade else tells)
         parts = [
             self._table_records(life, encoders[life.table.id], known.sent(name))
             for name, lives in found.items()
             for life in lives
             if name not in refused
         ]
-        if statements and self.kafka.topic_prefix not in refused:
-            parts.append(self.spark.createDataFrame(statements, schema=from_arrow_schema(RECORDS)))
+        plain = [record for record in (*statements, *pieces) if record[1] not in refused]
+        if plain:
+            parts.append(self.spark.createDataFrame(plain, schema=from_arrow_schema(RECORDS)))
         if not parts:
             return None, refused
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
-        return spread.sortWithinPartitions("publisher", "batch", "topic", "ordinal"), refused
+        return spread.sortWithinPartitions("publisher", "batch", "stream", "ordinal"), refused
 
-    def _limit(self, encoders: Mapping[UUID, Encoder], topics: Sequence[str]) -> None:
+    def _limit(self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], tells: Tells | None) -> None:
         """Tell encoders what is too large for their topics, and what to do about it."""
         if self.kafka.oversized == "wait":
             return
         limits = message_limits(self.kafka, topics)
         for encoder in encoders.values():
             if encoder.topic in limits:
-                encoder.oversized = Oversized(self.kafka.oversized, limits[encoder.topic], self.config.bucket, self.config.cluster.name)
+                limit = limits[encoder.topic]
+                encoder.oversized = Oversized(self.kafka.oversized, limit, self.config.bucket, self.config.cluster.name, tells)
 
     def _ddl(self, known: Published) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
         """RECORDS of the DDL that is not known to be told; all of one publisher, whose progress makes them go once. And why not."""
@@ -228,8 +238,51 @@ class Outbox:
             }
             value = {"keyspace": each.keyspace, "ddl": each.text, "ts_ms": now * 1000, "source": source}
             key, told = DDL.record(self.kafka.format, {"keyspace": each.keyspace}, value, ids)
-            records.append((0, topic, batch, ordinal, bytearray(key), bytearray(told), "ddl", False))
+            records.append((0, topic, topic, batch, ordinal, bytearray(key), bytearray(told), "ddl", False, None))
         return records, {}
+
+    def _pieces(self, known: Published) -> tuple[list[tuple[Any, ...]], Tells | None, dict[str, WritetimeError]]:
+        """RECORDS of the pieces in quarantine that are not known to be told of, all of one publisher; how the topic is told of such, if it
+        may have to be; and why not."""
+        topic = quarantine_topic(self.kafka.topic_prefix)
+        if not self.config.quarantine.topic:
+            return [], None, {}
+        found = [
+            (number, ordinal, piece)
+            for number in range(known.sent(topic) + 1, self.upto + 1)
+            for ordinal, piece in enumerate(self._pieces_of(number), start=1)
+        ]
+        if not found and self.kafka.oversized != "quarantine":
+            return [], None, {}
+        try:
+            tells = Tells(topic, self.kafka.format, _ids_of(self.kafka, topic, QUARANTINED))
+        except PublishError as error:
+            if error.retriable:
+                raise
+            return [], None, {topic: error}
+        records = []
+        for number, ordinal, piece in found:
+            key, value = tells.record(piece)
+            op = PUT_ASIDE if piece.settled_in is None else "settled"
+            records.append((0, topic, topic, number, ordinal, bytearray(key), bytearray(value), op, False, None))
+        return records, tells, {}
+
+    def _pieces_of(self, number: int) -> list[Piece]:
+        """What a sealed batch has put into quarantine, and what it has settled."""
+        cluster = self.config.cluster.name
+        sealed = read_sealed(self.store, cluster, number)
+        outcomes = [outcome for outcome in sealed.segments if outcome.problems or outcome.settled] if sealed else []
+        if not outcomes:
+            return []
+        pieces = of_batch(read_manifest(self.store, cluster, number), outcomes)
+        return with_bytes(pieces, self.store, read_schema(self.store, cluster, number), self.config)
+
+    def _tell_warehouse(self, known: Published) -> None:
+        """Tell the quarantine table of the events that were put aside. Before it is noted that they are done: the next run would do it."""
+        if self.kafka.oversized == "quarantine" and self.config.quarantine.table and self.config.catalog is not None:
+            since = min([known.batch, *known.waiting.values()])
+            if pieces := list(unsent(self.store, self.config.cluster.name, since, self.upto)):
+                Warehouse(self.spark, self.config.catalog.name).write_quarantine(pieces, self.upto)
 
     def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:
         """Batch, ordinal, the batch's clock and the statement, of what the batches after `since` have learnt of captured tables."""
@@ -254,7 +307,8 @@ class Outbox:
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
         told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
         # Of a life that is over its id comes behind the name (Table.label).
-        return {label.partition("@")[0] for label in told} | note.waiting.keys()
+        tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
+        return {label.partition("@")[0] for label in told} | tables
 
     def _encoders(self, found: Mapping[str, list[Life]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
         """What makes records of each life's events, by its id; and the tables with events that nothing says the schema of, or whose schema
@@ -304,13 +358,31 @@ class Outbox:
         changes = life.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
         # progress is another.
-        share = F.pmod(F.xxhash64(_hashable(F.col("key"), changes.rows.schema["key"].dataType)), F.lit(self.kafka.publishers))
-        rows = changes.rows.filter(self._new(life.table, since)).withColumn("publisher", share.cast("int"))
+        rows = changes.rows.filter(self._new(life.table, since)).withColumn("publisher", self._share(F.col("key"), changes.rows))
         if life.table.dropped:
             # What comes in of a life after its DROP was told is history: by then the topic may be another life's.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
+        if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in life.table.clustering):
+            rows = self._with_former_keys(rows)
         return rows.mapInArrow(encoder, schema=from_arrow_schema(RECORDS))
+
+    def _share(self, key: Column, rows: DataFrame) -> Column:
+        """Which publisher a key is of."""
+        return F.pmod(F.xxhash64(_hashable(key, rows.schema["key"].dataType)), F.lit(self.kafka.publishers)).cast("int")
+
+    def _with_former_keys(self, rows: DataFrame) -> DataFrame:
+        """With the column `former`: of a row that one write has spelled otherwise, the key that it had. Its last record has to go, and that
+        is its own publisher's to do, after what that one has sent of it: if it is another one, in a row of its own."""
+        key = rows.schema["key"].dataType
+        assert isinstance(key, StructType)
+        old = F.struct(*(F.col("before").getField(name).alias(name) for name in key.names))
+        moved = F.col("after").isNotNull() & (F.xxhash64(_hashable(old, key)) != F.xxhash64(_hashable(F.col("key"), key)))
+        former = rows.filter(F.col("before").isNotNull()).filter(moved).withColumn("former", old)
+        theirs = former.withColumn("publisher", self._share(old, rows)).filter(F.col("publisher") != self._share(F.col("key"), rows))
+        is_ours = F.col("before").isNotNull() & moved & (self._share(old, rows) == F.col("publisher"))
+        ours = rows.withColumn("former", F.when(is_ours, old))
+        return ours.withColumn("alone", F.lit(False)).unionByName(theirs.withColumn("alone", F.lit(True)))
 
     def _topic(self, table: Table) -> str:
         return envelope.topic(self.kafka.topic_prefix, table.keyspace, table.name)

@@ -54,7 +54,7 @@ class Tidied:
 def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
     """Tidy the current rows and the changes of the tables, as far as these exist and the layout says; what came of it."""
     layout, found = warehouse.layout, []
-    for table, name, order in _places(warehouse, tables):
+    for label, name, order in _places(warehouse, tables):
         try:
             before = count(warehouse.spark, name)
             if layout.compact:
@@ -64,7 +64,7 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
             found.append(Tidied(name, before, count(warehouse.spark, name)))
         except (PySparkException, Py4JError) as error:
             # It says most of why in its first line.
-            log.warning("table not tidied", table=table.label, name=name, error=str(error).strip().partition("\n")[0])
+            log.warning("table not tidied", table=label, name=name, error=str(error).strip().partition("\n")[0])
     return found
 
 
@@ -76,14 +76,16 @@ def count(spark: SparkSession, name: str) -> Files:
     return Files(data, size, deletes, spark.table(f"{name}.snapshots").count())
 
 
-def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[Table, str, str | None]]:
-    """Names of the tables that there are, and by what their rows are sorted; None: as they come."""
+def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, str | None]]:
+    """What people call the tables that there are, their names, and by what their rows are sorted; None: as they come."""
     for table in tables:
         if (name := warehouse.current_of(table)) is not None:
             keys = [column.name for column in (*table.partition_key, *table.clustering)]
-            yield table, name, ", ".join(f"{quoted(to_column(key))} ASC NULLS FIRST" for key in keys)
+            yield table.label, name, ", ".join(f"{quoted(to_column(key))} ASC NULLS FIRST" for key in keys)
         if (name := warehouse.changes_of(table)) is not None:
-            yield table, name, None
+            yield table.label, name, None
+    if (name := warehouse.quarantine()) is not None:
+        yield "quarantine", name, None
 
 
 def _compact(spark: SparkSession, name: str, order: str | None) -> None:

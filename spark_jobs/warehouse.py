@@ -1,5 +1,5 @@
-"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by writetime.cql.names); made, evolved
-and written here only.
+"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by writetime.cql.names), and pieces in
+quarantine, `_writetime.quarantine`; made, evolved and written here only.
 
 Strategy: table shapes follow from the CQL schema (spark_jobs.rows, spark_jobs.evolve): columns are added and renamed as the ring does,
 and one that the ring dropped stays, so that history stays readable; of current rows only its values go. Every commit of rows carries its
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from threading import Condition, Lock
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import pyarrow as pa
+import structlog
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -31,9 +33,10 @@ from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, step
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
 from spark_jobs.scan import Batches
 from spark_jobs.telling import changed_elements
+from writetime.batch.pieces import Piece
 from writetime.batch.plan import read_sealed
 from writetime.config import WarehouseConfig
-from writetime.cql.names import to_changes_namespace, to_column, to_namespace
+from writetime.cql.names import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.envelope import encode
 from writetime.errors import BatchError
 from writetime.schema.model import Schema, Table
@@ -41,6 +44,8 @@ from writetime.schema.version import describe, schema_version
 from writetime.store import Store
 
 Facts = Literal["map", "struct", "none"]
+
+log = structlog.get_logger()
 
 _BATCH_PROPERTY = "writetime.batch"
 _STEP_PROPERTY = "writetime.step"
@@ -55,6 +60,11 @@ _REFILL_PROPERTY = "writetime.refill"
 _SCHEMA_PROPERTY = "writetime.schema."
 """Of a table: whose rows it holds, how it keeps facts of cells, the key columns by their CQL names, the dropped columns whose values have
 been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each schema version in it means."""
+_QUARANTINE_ID = "quarantine"
+"""What the quarantine table has for an id."""
+_CONFLICTS = ("CommitFailedException", "ValidationException", "AlreadyExists")
+"""How Iceberg and Spark say that somebody else was faster."""
+_ATTEMPTS = 5
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
@@ -119,6 +129,30 @@ def changes_rows(shape: RowShape) -> dict[Path, int]:
 
 def current_rows(shape: RowShape) -> dict[Path, int]:
     return {(): len(shape.keys), (WRITETIME,): 0, (EXPIRES_AT,): 0}
+
+
+QUARANTINE = pa.schema(
+    [
+        ("name", pa.string()),
+        ("cluster", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+        ("size", pa.int64()),
+        ("batch", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("datacenter", pa.string()),
+        ("node", pa.string()),
+        ("segment", pa.string()),
+        ("position", pa.int64()),
+        ("table", pa.string()),
+        ("object", pa.string()),
+        ("topic", pa.string()),
+        ("ordinal", pa.int64()),
+        ("settled_in", pa.int64()),
+        ("bytes", pa.binary()),
+    ]
+)
+"""A piece in quarantine, see `writetime.batch.pieces.Piece`. One row a `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +370,47 @@ class Warehouse:
                 self._changes(shape, schema, batch)
             if not table.dropped and self._life(self._name(to_namespace(table.keyspace), to_column(table.name))) is not None:
                 self._current(shape, schema, batch)
+
+    def quarantine(self) -> str | None:
+        """Name of the table of pieces in quarantine, or None if there is none."""
+        name = self._name(OWN_NAMESPACE, _QUARANTINE_ID)
+        held = self._held(name)
+        return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
+
+    def write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
+        """Bring the rows of these pieces to what is told of them by now. A table of the name that somebody else made is left alone: the
+        bucket has all that it would say, so nothing has to wait for it."""
+        with self._fenced(batch):
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._write_quarantine(pieces, batch)
+                    break
+                except (PySparkException, Py4JJavaError) as error:
+                    # Another job of the pipeline, or another pipeline, has told of its own meanwhile.
+                    if attempt == _ATTEMPTS or not any(conflict in str(error) for conflict in _CONFLICTS):
+                        raise
+
+    def _write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
+        name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
+        held = self._held(name)
+        if held is None:
+            held = self._create(name, columns, {_ID_PROPERTY: _QUARANTINE_ID}, "cluster")
+        elif held.properties.get(_ID_PROPERTY) != _QUARANTINE_ID:
+            log.error("pieces not told of: somebody else made the table", table=name, batch=batch, pieces=len(pieces))
+            return
+        seen, _ = self._look_at(held, batch)
+        rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in pieces]
+        given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
+        # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
+        given = given.mapInArrow(_passed(self.fence, batch), schema=columns)
+        if seen is None:
+            self._overwrite(name, seen, given, F.lit(True), {_BATCH_PROPERTY: str(batch)})
+            return
+        with self._viewed(given) as view, self._notes.told({_BATCH_PROPERTY: str(batch)}):
+            self.spark.sql(
+                f"MERGE INTO {name} t USING {view} s ON t.cluster = s.cluster AND t.name = s.name "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
 
     # --- shapes ----------------------------------------------------------------------------------------------------------
 
@@ -632,6 +707,15 @@ def _event_row(ordinal: int, event: dict[str, Any], shape: RowShape, about: Mapp
         "changed_elements": encode(elements).decode() if elements else None,
         **{fact: list(event[fact].items()) if cells else None for fact in ("writetime", "expires_at")},
     }
+
+
+def _passed(fence: Fence | None, batch: int) -> Callable[[Batches], Batches]:
+    def rows(batches: Batches) -> Batches:
+        if fence is not None:
+            fence.check(batch)
+        yield from batches
+
+    return rows
 
 
 def _current_rows(columns: pa.Schema, facts: Facts, fence: Fence | None, batch: int) -> Callable[[Batches], Batches]:

@@ -162,3 +162,17 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "comes in with the next batch" in ran("retry", "--all")[1]
     assert ran("show", "no/such/piece")[0] == 2
     assert ran("retry")[0] == 2
+
+
+def test_what_is_settled_is_listed_as_such_and_not_retried_with_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = LocalStore(tmp_path / "bucket")
+    fill(place)
+    tell_schema(place)
+    note = pieces(place)[0].name.removesuffix(".bin") + ".json"
+    place.put(note, json.dumps(json.loads(place.read(note)) | {"settled_in": 2}).encode())
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
+    main(["quarantine", "list", "--config", str(config)])
+    assert "settled: batch 2 could use it" in capsys.readouterr().out
+    assert main(["quarantine", "retry", "--config", str(config), "--all"]) == 0
+    assert capsys.readouterr().out == ""

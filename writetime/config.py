@@ -384,6 +384,18 @@ class FilesConfig(_Model):
     )
 
 
+class QuarantineConfig(_Model):
+    """Who is told, beside the bucket, of what could not be used: segments and frames, and events that are too large to be sent."""
+
+    table: bool = Field(default=True, description="Where there is a `catalog`, its table _writetime.quarantine has a row for each piece.")
+    topic: bool = Field(default=True, description="Where there is `kafka`, the topic <topic.prefix>.__quarantine is told of each piece.")
+    bytes: Literal["none", "captured"] = Field(
+        default="none",
+        description="Whether both have bytes, too. none: they say where in the bucket these lie. captured: those of whole frames, up to "
+        "64 KiB, that hold nothing but captured tables of which `columns` keeps nothing inside.",
+    )
+
+
 class SparkConfig(_Model):
     """How Spark is started for the jobs."""
 
@@ -613,6 +625,7 @@ class PipelineConfig(_Model):
     snapshot: SnapshotConfig = SnapshotConfig()
     kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published to Kafka.")
     files: FilesConfig | None = Field(default=None, description="Absent: no events are written to files.")
+    quarantine: QuarantineConfig = QuarantineConfig()
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
     node: NodeConfig | None = Field(default=None, description="Needed by the shipper only.")

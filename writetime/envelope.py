@@ -57,6 +57,11 @@ def progress_topic(prefix: str) -> str:
     return f"{prefix}.__progress"
 
 
+def quarantine_topic(prefix: str) -> str:
+    """The compacted topic that is told of pieces in quarantine, by their names."""
+    return f"{prefix}.__quarantine"
+
+
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch (see `arrow.plain_values`)."""
     columns = [plain_values(column) for column in batch.columns]

@@ -386,6 +386,30 @@ DDL: Final = Plain(
         },
     },
 )
+QUARANTINED: Final = Plain(
+    "writetime.Quarantined",
+    {"name": "string"},
+    {
+        "name": "string",
+        "cluster": "string",
+        "kind": "string",
+        "message": "string",
+        "size": "long",
+        "batch": "long",
+        "ts_ms": "long",
+        "datacenter": "string?",
+        "node": "string?",
+        "segment": "string?",
+        "position": "long?",
+        "table": "string?",
+        "object": "string?",
+        "topic": "string?",
+        "ordinal": "long?",
+        "settled_in": "long?",
+        "bytes": "string?",
+    },
+)
+"""Of a piece in quarantine, see `writetime.batch.pieces.record`; `bytes` in base64."""
 HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long"})
 
 

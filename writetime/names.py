@@ -170,7 +170,12 @@ class SegmentRef:
 
     def quarantined(self, position: int, size: int) -> str:
         """Stem of what is kept of a bad range; `.bin` holds the bytes, `.json` the reason."""
-        return f"quarantine/{self.node.path}/{self.segment.stem}/{position:010d}-{size}"
+        return f"{self.quarantine}{position:010d}-{size}"
+
+    @property
+    def quarantine(self) -> str:
+        """Prefix of all that is kept of the segment so."""
+        return f"quarantine/{self.node.path}/{self.segment.stem}/"
 
     @classmethod
     def from_object(cls, name: str) -> SegmentRef:
@@ -376,4 +381,13 @@ def claim(topic: str, batch: int, ordinal: int) -> str:
 
 def unpublishable(cluster: str, topic: str, batch: int, ordinal: int) -> str:
     """Stem of what is kept of an event that is not sent; `.bin` holds the record's value, `.json` its key and the reason."""
-    return f"{quarantine_prefix(cluster)}unpublished/{topic}/{batch:010d}-{ordinal}"
+    return f"{unpublishable_prefix(cluster)}{topic}/{batch:010d}-{ordinal}"
+
+
+def unpublishable_prefix(cluster: str) -> str:
+    return f"{quarantine_prefix(cluster)}unpublished/"
+
+
+def unpublishable_batch(name: str) -> int:
+    """The batch of an event that is not sent, by the name of one of its objects."""
+    return int(name.rpartition("/")[2].partition("-")[0])

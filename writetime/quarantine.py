@@ -106,7 +106,7 @@ def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) 
     decode_mutation(body, learner.schema(), version=version)
     now = datetime.now(UTC)
     run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}~{piece.node.host_id}"
-    about = {"retry_of": piece.object, "position": str(piece.position)}
+    about = {"retry_of": piece.object, "position": str(piece.position), "piece": piece.name}
     writer = FramesWriter(store, NodeName.made(cluster, "retry", run), _sealed_at(store, piece, now), version=version, metadata=about)
     writer.add(body)
     writer.flush()

@@ -42,6 +42,8 @@ def list_(config: _Config, as_json: _AsJson = False) -> None:
             typer.secho(piece.name.split("/", 2)[2], bold=True)
             typer.echo(f"    {piece.kind}: {piece.message}")
             typer.echo(f"    {piece.size} bytes at {piece.position} of {piece.object}, batch {piece.batch or 'unknown'}")
+            if piece.settled_in is not None:
+                typer.echo(f"    settled: batch {piece.settled_in} could use it")
 
 
 @app.command()
@@ -80,7 +82,7 @@ def show(
 def retry_(
     config: _Config,
     pieces: Annotated[list[str] | None, typer.Argument(help="Pieces, as `list` names them.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is in quarantine.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All that is in quarantine and waits.")] = False,
 ) -> None:
     """Let the next batch try pieces again. Ends with code 1 if one of those named cannot be used yet."""
     from writetime.errors import ConfigError
@@ -89,7 +91,8 @@ def retry_(
     if bool(pieces) == everything:
         raise ConfigError("give pieces or --all", operation="retry what is in quarantine")
     store, cluster, keys = _place(config)
-    found = list(_pieces(store, cluster)) if everything else [_named(store, cluster, name) for name in pieces or ()]
+    waiting = (piece for piece in _pieces(store, cluster) if piece.settled_in is None)
+    found = list(waiting) if everything else [_named(store, cluster, name) for name in pieces or ()]
     done = retry(store, cluster, found, keys)
     for name in done.segments:
         typer.echo(f"comes in with the next batch: {name}")
@@ -153,5 +156,7 @@ def _named(store: Store, cluster: str, name: str) -> Kept:
 
 
 def _about(piece: Kept) -> dict[str, Any]:
-    fields = {name: getattr(piece, name) for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object")}
+    fields = {
+        name: getattr(piece, name) for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object", "settled_in")
+    }
     return {**fields, "node": piece.node.host_id}

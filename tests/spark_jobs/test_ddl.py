@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ from writetime.batch.publish import Published, read_published
 from writetime.config import WarehouseConfig
 from writetime.envelope import About
 from writetime.errors import BatchError, PublishError
+from writetime.model import DeletionTime, Mutation
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Table, UserType
 from writetime.schema.version import schema_version
@@ -75,6 +77,11 @@ def published(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) ->
 
 
 def outgoing(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -> list[tuple[Any, Any, Row]]:
+    found = records_of(pipeline, warehouse, of, upto)
+    return [(row["key"] and json.loads(row["key"]), json.loads(row["value"]), row) for row in found]
+
+
+def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -> list[Row]:
     kafka = pipeline.config.kafka
     assert kafka is not None
     outbox = Outbox(pipeline.config, kafka, pipeline.store, warehouse.spark, upto)
@@ -82,8 +89,7 @@ def outgoing(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -> 
     assert changes is not None
     life = Life(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
     encoder = Encoder.of(kafka, pipeline.config.events, life)
-    found = outbox._table_records(life, encoder, 0).orderBy("batch", "ordinal").collect()
-    return [(row["key"] and json.loads(row["key"]), json.loads(row["value"]), row) for row in found]
+    return outbox._table_records(life, encoder, 0).orderBy("batch", "ordinal").collect()
 
 
 PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))
@@ -206,7 +212,8 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
     def records(self: Outbox, life: Life, _: Encoder, since: int) -> DataFrame:
-        found = [(0, life.topic, batch, 1, bytearray(b"k"), bytearray(b"v"), "u", False) for batch in range(since + 1, self.upto + 1)]
+        event = bytearray(b"k"), bytearray(b"v"), "u", False, None
+        found = [(0, life.topic, life.topic, batch, 1, *event) for batch in range(since + 1, self.upto + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
@@ -229,6 +236,35 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
     with pytest.raises(BatchError, match="another driver"):
         drained(3)
     assert read_published(pipeline.store, pipeline.cluster) == last
+
+
+def test_a_key_that_is_spelled_otherwise_leaves_no_record_in_a_compacted_topic(pipeline: Pipeline, warehouse: Warehouse) -> None:
+    prices = table("spelled", 44, {"id": "int", "price": "decimal", "v": "int"}, clustering=1)
+    schema = schema_of(prices)
+
+    def again(key: int) -> Mutation:
+        (update,) = insert(prices, key, {"v": 2}, Decimal("1.00"), timestamp=THEN + 2, schema=schema).updates
+        return Mutation((replace(update, deletion=DeletionTime(THEN + 1, THEN // 10**6)),))
+
+    first = [insert(prices, key, {"v": 1}, Decimal("1.0"), schema=schema) for key in range(1, 21)]
+    write(warehouse, prices, 1, *first, schema=schema)
+    write(warehouse, prices, 2, *first, *(again(key) for key in range(1, 11)), schema=schema)
+    records = records_of(pipeline, warehouse, prices, 2)
+    # Each publisher's in its order, but otherwise in any.
+    kept: dict[bytes, tuple[int, Any]] = {}
+    for row in sorted(records, key=lambda row: (-row["publisher"], row["batch"], row["ordinal"])):
+        if row["former"] is not None:
+            assert kept.pop(bytes(row["former"]))[0] == row["publisher"]
+        if row["value"] is not None:
+            kept[bytes(row["key"])] = row["publisher"], json.loads(row["value"])["after"]
+    assert sorted((after["id"], after["price"]) for _, after in kept.values()) == [
+        *((key, "1.00") for key in range(1, 11)),
+        *((key, "1.0") for key in range(11, 21)),
+    ]
+    alone = [row for row in records if row["value"] is None]
+    assert 0 < len(alone) < len([row for row in records if row["former"] is not None]) == 10
+    places = [(row["publisher"], row["batch"], row["ordinal"]) for row in records]
+    assert len(set(places)) == len(places)
 
 
 def test_no_rename_gives_a_key_to_another_publisher(pipeline: Pipeline, warehouse: Warehouse) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jobs.encode import Encoder, Oversized
+from spark_jobs.encode import Encoder, Oversized, Tells
 from spark_jobs.rows import RowShape
 from spark_jobs.warehouse import changes_schema
 from tests.spark_jobs.examples import schema_of, table
+from writetime.batch.pieces import unsent
 from writetime.config import KafkaConfig
 from writetime.envelope import About
 from writetime.schema.version import describe
@@ -22,12 +23,14 @@ TABLE = table("large", 70, {"id": "int", "v": "text"})
 ABOUT = About("ring", "shop", "large", {})
 
 
-def encoded(folder: Path, policy: str, values: list[str], limit: int = 2000, **kafka: Any) -> list[dict[str, Any]]:
+def encoded(
+    folder: Path, policy: str, values: list[str], limit: int = 2000, tells: Tells | None = None, **kafka: Any
+) -> list[dict[str, Any]]:
     stored = changes_schema(RowShape.of(TABLE, schema_of(TABLE)))
     version = {"v1": describe(TABLE, {})}
     config = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t", **kafka})
     encoder = Encoder(version, ABOUT, "t.shop.large", config.format, config.decimal_handling_mode, False, stored)
-    encoder.oversized = Oversized(policy, limit, str(folder), "ring")  # type: ignore[arg-type]
+    encoder.oversized = Oversized(policy, limit, str(folder), "ring", tells)  # type: ignore[arg-type]
     rows = [
         {"batch": 3, "ordinal": at, "op": "c", "processed_at": 0, "key": {"id": at}, "before": None, "after": {"id": at, "v": value}}
         | {"changed": ["v"], "nodes": [], "ts_micro": 5, "table_id": str(TABLE.id), "schema_version": "v1", "replicas_expected": 1}
@@ -59,12 +62,36 @@ def test_a_claim_goes_in_its_place(tmp_path: Path) -> None:
 
 def test_or_nothing_goes_and_the_quarantine_holds_it(tmp_path: Path) -> None:
     (small,) = encoded(tmp_path, "quarantine", ["s", "x" * 3000])
-    assert small["ordinal"] == 1
+    assert (small["ordinal"], small["topic"], small["stream"]) == (1, "t.shop.large", "t.shop.large")
     store = LocalStore(tmp_path)
     stem = "quarantine/ring/unpublished/t.shop.large/0000000003-2"
     about = json.loads(store.read(f"{stem}.json"))
     assert (about["kind"], about["sequence"], json.loads(bytes.fromhex(about["key"]))) == ("oversized", [3, 2], {"id": 2})
     assert json.loads(store.read(f"{stem}.bin"))["after"] == {"id": 2, "v": "x" * 3000}
+
+
+def test_and_another_topic_is_told_in_its_place(tmp_path: Path) -> None:
+    tells = Tells("t.__quarantine", "json", None)
+    rows = ["s", "x" * 3000, "t"]
+    small, aside, after = encoded(tmp_path, "quarantine", rows, tells=tells)
+    assert [(row["stream"], row["topic"], row["ordinal"]) for row in (small, aside, after)] == [
+        ("t.shop.large", "t.shop.large", 1),
+        ("t.shop.large", "t.__quarantine", 2),
+        ("t.shop.large", "t.shop.large", 3),
+    ]
+    assert (aside["op"], aside["deletes"]) == ("quarantined", False)
+    name = "quarantine/ring/unpublished/t.shop.large/0000000003-2.bin"
+    told = json.loads(aside["value"])
+    assert (json.loads(aside["key"]), told["name"], told["kind"], told["bytes"]) == ({"name": name}, name, "oversized", None)
+    assert (told["table"], told["topic"], told["batch"], told["ordinal"]) == ("shop.large", "t.shop.large", 3, 2)
+    assert "xxx" not in aside["value"].decode()
+    store = LocalStore(tmp_path)
+    assert told["size"] == len(store.read(name))
+    # The warehouse is told the same, by the note.
+    (piece,) = unsent(store, "ring", 2, 3)
+    assert tells.record(piece) == (aside["key"], aside["value"])
+    assert list(unsent(store, "ring", 3, 9)) == []
+    assert encoded(tmp_path, "quarantine", rows, tells=tells) == [small, aside, after]
 
 
 def test_or_the_sender_meets_it(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs import kafka as jobs
 from spark_jobs.kafka import Publisher, Sent, ensure_topics, message_limits, read_progress
 from writetime.config import KafkaConfig
-from writetime.envelope import progress_topic
+from writetime.envelope import progress_topic, quarantine_topic
 from writetime.errors import PublishError
 
 pytestmark = pytest.mark.kafka
@@ -41,6 +41,7 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
     return [
         SimpleNamespace(
             publisher=publisher,
+            stream=topic,
             topic=topic,
             batch=batch,
             ordinal=ordinal,
@@ -48,6 +49,7 @@ def rows(topic: str, ordinals: Iterable[int], *, batch: int = 1, publisher: int 
             value=b'{"n":%d}' % ordinal,
             op="d" if ordinal % 5 == 0 else "u",
             deletes=ordinal % 5 == 0,
+            former=None,
         )
         for ordinal in ordinals
     ]
@@ -96,6 +98,17 @@ def test_a_delete_is_followed_by_a_tombstone(kafka: KafkaConfig, topic: str) -> 
     assert [value for _, _, value in consume(kafka, topic)].count(None) == 1
 
 
+def test_the_last_record_of_a_key_that_is_no_more_is_taken_away_once(kafka: KafkaConfig, topic: str) -> None:
+    respelled, alone, last = rows(topic, [1, 2, 4])
+    respelled.former = alone.former = b'{"id":"1.0"}'
+    alone.key = alone.value = None
+    assert send(kafka, [respelled, alone, last]) == 2
+    assert send(kafka, [respelled, alone, last]) == 0
+    found = consume(kafka, topic)
+    assert [value for _, key, value in found if key == respelled.former] == [None, None]
+    assert sorted(numbers(found)) == [1, 4]
+
+
 def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
     everything = rows(topic, range(1, 11)) + rows(topic, range(1, 4), batch=2)
     assert send(kafka, everything) == 13
@@ -103,6 +116,24 @@ def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
     assert read_progress(kafka, 0) == {topic: (2, 3)}
     assert send(kafka, everything + rows(topic, [4], batch=2)) == 1
     assert len(numbers(consume(kafka, topic))) == 14
+
+
+def test_what_is_told_elsewhere_goes_once_in_its_place_and_holds_up_its_own_stream_only(kafka: KafkaConfig, topic: str) -> None:
+    elsewhere, other = quarantine_topic(kafka.topic_prefix), f"{kafka.topic_prefix}.shop.other"
+    assert ensure_topics(kafka, [other, elsewhere]) == {}
+    everything = [*rows(topic, range(1, 6)), *rows(other, range(1, 6))]
+    everything[1].topic, everything[1].value = elsewhere, b"x" * 2_000_000
+    ((sent),) = Publisher(kafka).send_all(everything)
+    assert (sent.events, list(sent.stuck)) == (1 + 5, [topic])
+    everything[1].value = b'{"n":2}'
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(4)]
+    assert list(Publisher(kafka).send_all(everything)) == [Sent(0)]
+    assert sorted(numbers(consume(kafka, topic))) == [1, 3, 4, 5]
+    assert numbers(consume(kafka, elsewhere)) == [2]
+    assert read_progress(kafka, 0) == {topic: (1, 5), other: (1, 5)}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})  # whose end would be the end of what it is asked for
+    (settings,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, elsewhere)]).values()
+    assert settings.result(30)["cleanup.policy"].value == "compact"
 
 
 def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another(kafka: KafkaConfig, topic: str) -> None:

@@ -15,14 +15,14 @@ from spark_jobs.publish import Outbox
 from writetime import names
 from writetime.batch.documents import Accounting, Sealed
 from writetime.batch.publish import Published, read_published, write_published
-from writetime.config import KafkaConfig, PipelineConfig
+from writetime.config import KafkaConfig, PipelineConfig, QuarantineConfig
 from writetime.errors import PublishError
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
 
 
 def outbox(folder: Path, upto: int) -> Outbox:
-    config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), catalog=None))
+    config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), catalog=None, quarantine=QuarantineConfig()))
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
     return Outbox(config, kafka, LocalStore(folder), cast(Any, None), upto)
 
@@ -47,7 +47,7 @@ def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
     monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
     box = outbox(tmp_path, 3)
-    write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1}))
+    write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1, "t": 1, "t.__quarantine": 1}))
     accounting = [Accounting(table="shop.sold@aaaaaaaa", events=2), Accounting(table="shop.quiet", updates_in=1, not_ours=1)]
     sealed = Sealed(number=3, kind="ingest", sealed_at=datetime(2026, 5, 4, tzinfo=UTC), segments=[], accounting=accounting, state={})
     box.store.put(names.batch_object("c", 3, "sealed"), sealed.to_bytes())

@@ -204,13 +204,22 @@ class Manifest(Document):
 
 
 class Problem(Document):
-    """A range of a segment that could not be used, and where its bytes are kept."""
+    """A range of a segment that could not be used, and where its bytes are kept. `table`: the table that it is of, as far as that is known,
+    by its full name or its id."""
 
     kind: str
     position: int
     size: int
     message: str
     quarantined_as: str | None = None
+    table: str | None = None
+
+
+class Settled(Problem):
+    """What an earlier batch could not use, of the segment `object`, and a later one could. `batch`: the last one that could not."""
+
+    object: str
+    batch: int
 
 
 class SegmentOutcome(Document):
@@ -218,7 +227,8 @@ class SegmentOutcome(Document):
     no problem; of a segment that its node completed they would be one.
 
     `mark`, of a growing segment: how far it is taken in now. `skipped`, of a whole one: frames that had been taken in while it grew; they
-    are not among `frames`. `differs`: its beginning is not what the parts had held, so all of it was taken in."""
+    are not among `frames`. `differs`: its beginning is not what the parts had held, so all of it was taken in. `settled`: what earlier
+    batches had put into quarantine, and this one could use."""
 
     object: str
     frames: int = 0
@@ -228,6 +238,7 @@ class SegmentOutcome(Document):
     mark: Mark | None = None
     skipped: int = 0
     differs: bool = False
+    settled: list[Settled] = []
 
     @property
     def ok(self) -> bool:

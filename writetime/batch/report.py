@@ -28,6 +28,7 @@ def batch_text(sealed: Sealed) -> str:
         if outcome.torn:
             lines.append(f"not synced when its node crashed: {outcome.torn} bytes at the end of {outcome.object}")
         lines += [f"quarantined {outcome.object} at {p.position}: {p.message}" for p in outcome.problems]
+        lines += [f"settled {p.object} at {p.position}, which batch {p.batch} could not use" for p in outcome.settled]
     return "\n".join(lines)
 
 

@@ -35,6 +35,9 @@ from writetime.errors import SchemaError
 MAX_TOPIC: Final = 249
 """Characters that Kafka allows in a topic's name."""
 
+OWN_NAMESPACE: Final = "_writetime"
+"""Of tables in the warehouse that are no keyspace's: `to_column` gives no name that begins with `_` and has nothing to escape."""
+
 _ESCAPE = re.compile(r"_x([0-9a-f]{1,6})_")
 _ESCAPE_BUT_FOR_ITS_FIRST = re.compile(r"x[0-9a-f]{1,6}_")
 _CHANGES: Final = "__changes"

@@ -9,7 +9,7 @@ What Cassandra itself would mask for some of its users (5.0) is not known here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -38,7 +38,8 @@ _RANGES: Final = frozenset({"corrupt_section", "torn_tail"})
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A piece in quarantine. `name` is the object with its bytes; `position` and `size` in bytes of the segment."""
+    """A piece in quarantine. `name` is the object with its bytes; `position` and `size` in bytes of the segment. `settled_in`: the batch
+    that could use it, after `batch` could not."""
 
     name: str
     node: names.NodeName
@@ -49,6 +50,7 @@ class Kept:
     message: str
     batch: int | None
     object: str
+    settled_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Known(Protocol):
     def schema(self) -> Schema: ...
 
     @property
-    def cdc_ever(self) -> frozenset[UUID]: ...
+    def cdc_ever(self) -> Set[UUID]: ...
 
 
 def look(batches: Batches, kept: Kept, learner: Known, rules: Rules, *, values: bool) -> Look:
@@ -177,6 +179,7 @@ def _read(batches: Batches, name: str) -> Kept | None:
         message=str(about.get("message", "")),
         batch=batch if isinstance(batch, int) else None,
         object=str(about.get("object", "")),
+        settled_in=about.get("settled_in"),
     )
 
 
