@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs import publish
-from spark_jobs.events import EventPlan, typed
+from spark_jobs.events import EventPlan, TypedEvents, typed
 from spark_jobs.join import FOLDED
 from spark_jobs.packs import pack
 from tests.damage import flip_a_byte_of_a_captured_frame
@@ -48,6 +48,16 @@ def test_masks_are_in_keys_rows_and_what_is_told_of_them() -> None:
     assert len(event["key"]["line"]) == 64
     assert event["after"].keys() == {"id", "line", "note", "at"}
     assert (event["changed"], event["writetime"]) == (["at"], {"at": THEN})
+
+
+def test_the_salt_shows_in_nothing_that_is_printed() -> None:
+    """It travels with the plan, in tasks that see the clear values anyway; what is printed of either must not have it."""
+    config = ColumnsConfig.model_validate({"salt": "a salt", "column.mask.hash.sha256.with.salt": "shop.orders.(line|name)"})
+    plan = EventPlan(SCHEMA, NOW, [], [], {}, rules=config.rules)
+    events, of_table = TypedEvents(plan, ORDERS.id), config.rules.of(ORDERS, SCHEMA.types)
+    assert of_table.masks["line"].salt == "a salt"
+    told = [repr(config), config.model_dump_json(), str(config), *map(repr, (config.rules, plan, of_table, of_table.masks, vars(events)))]
+    assert [text for text in told if "a salt" in text] == []
 
 
 def test_a_row_that_leaves_the_filter_is_deleted_and_one_that_comes_is_created() -> None:
@@ -98,7 +108,11 @@ def test_a_search_through_every_output_finds_no_clear_value(
     pipeline = Pipeline.create(tmp_path_factory.mktemp("masked"))
     assert pipeline.config.kafka is not None
     kafka = pipeline.config.kafka.model_copy(update={"bootstrap_servers": kafka_broker, "topic_prefix": f"m{uuid.uuid4().hex[:8]}"})
-    config = pipeline.config.model_copy(update={"columns": ColumnsConfig.model_validate(RULES), "kafka": kafka})
+    logs = tmp_path_factory.mktemp("event-logs")
+    told = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": logs.as_uri()}
+    spark = pipeline.config.spark.model_copy(update={"conf": {**pipeline.config.spark.conf, **told}})
+    update = {"columns": ColumnsConfig.model_validate(RULES), "kafka": kafka, "spark": spark}
+    config = pipeline.config.model_copy(update=update)
     pipeline = replace(pipeline, config=config)
     first, *_ = pipeline.stage()
     flip_a_byte_of_a_captured_frame(first)
@@ -110,13 +124,16 @@ def test_a_search_through_every_output_finds_no_clear_value(
     )
     secrets = {str(row["email"]) for row in customers} | {str(row["name"]) for row in customers if " " in str(row["name"])}
     secrets |= {str(row["customer_id"]) for row in customers + orders} | {"+49 30", "198.51.100.", "2001:db8::", RULES["salt"]}
+    # Of a row without one.
+    secrets.discard("None")
     assert len(secrets) > 100
     found = dict(texts(pipeline))
     found |= {
         f"{topic}, record {at}": f"{(key or b'').decode()} {(value or b'').decode()}"
-        for topic in (f"{kafka.topic_prefix}.shop.{table}" for table in ("customers", "orders"))
+        for topic in (f"{kafka.topic_prefix}.{of}" for of in ("shop.customers", "shop.orders", "__quarantine"))
         for at, (_, key, value) in enumerate(consume(kafka, topic))
     }
+    found |= {f"Spark's {path.name}": path.read_text("utf-8") for path in logs.rglob("*") if path.is_file()}
     said = capfd.readouterr()
     found |= {"stdout": said.out, "stderr": said.err, "the batch": sealed.model_dump_json()}
     assert [(name, secret) for name, text in found.items() for secret in secrets if secret in text] == []
@@ -124,6 +141,9 @@ def test_a_search_through_every_output_finds_no_clear_value(
     assert sum("delivered" in text for name, text in found.items() if name.endswith(".parquet")) > 0
     assert sum("delivered" in text for name, text in found.items() if "record" in name) > 0
     assert any("quarantine" in name for name in found)
+    assert any("_writetime" in name and name.endswith(".parquet") for name in found)
+    assert any("__quarantine, record" in name for name in found)
+    assert any(name.startswith("Spark's") and "MapInArrow" in text for name, text in found.items())
     expected = [row for row in orders if row["status"] not in (None, "returned")]
     # What a filter hides is not told, and not counted as if it were.
     (account,) = [account for account in sealed.accounting if account.table == "shop.orders"]
