@@ -246,25 +246,26 @@ class Publisher:
         reached: dict[str, Position] = {}
         try:
             for row in rows:
-                if row.topic in stuck:
+                stream, topic, value, former = row.stream, row.topic, row.value, row.former
+                if topic in stuck:
                     # What is told elsewhere holds up the stream that it stands in.
-                    stuck.setdefault(row.stream, stuck[row.topic])
-                if row.stream in stuck:
+                    stuck.setdefault(stream, stuck[topic])
+                if stream in stuck:
                     continue
-                if row.former is not None:
-                    _produce(producer, row.stream, row.former, None, delivered, headers=self._headers(row))
                 try:
-                    if row.value is not None:
-                        _produce(producer, row.topic, row.key, row.value, delivered, headers=self._headers(row))
+                    if value is not None:
+                        _produce(producer, topic, row.key, value, delivered, headers=self._headers(row))
                 except KafkaException as error:
                     if (refused := _too_large(row, error)) is None:
                         raise
-                    stuck[row.stream] = refused
+                    stuck[stream] = refused
                     continue
-                sent += row.value is not None
+                sent += value is not None
+                if former is not None:
+                    _produce(producer, stream, former, None, delivered, headers=self._headers(row))
                 if row.deletes and self.kafka.tombstones_on_delete:
-                    _produce(producer, row.topic, row.key, None, delivered, headers=self._headers(row))
-                reached[row.stream] = (row.batch, row.ordinal)
+                    _produce(producer, topic, row.key, None, delivered, headers=self._headers(row))
+                reached[stream] = (row.batch, row.ordinal)
             for stream, position in reached.items():
                 told = json.dumps(position).encode()
                 _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), told, delivered, partition=publisher)

@@ -62,9 +62,9 @@ _SCHEMA_PROPERTY = "writetime.schema."
 been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each schema version in it means."""
 _QUARANTINE_ID = "quarantine"
 """What the quarantine table has for an id."""
-_CONFLICTS = ("CommitFailedException", "ValidationException", "AlreadyExists")
+_CONFLICTS = ("CommitFailedException", "ValidationException", "ALREADY_EXISTS", "AlreadyExistsException")
 """How Iceberg and Spark say that somebody else was faster."""
-_ATTEMPTS = 5
+_ATTEMPTS = 8
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
@@ -378,8 +378,8 @@ class Warehouse:
         return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
 
     def write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
-        """Bring the rows of these pieces to what is told of them by now. A table of the name that somebody else made is left alone: the
-        bucket has all that it would say, so nothing has to wait for it."""
+        """Bring the rows of these pieces, all of one cluster, to what is told of them by now. A table of the name that somebody else made
+        is left alone: the bucket has all that it would say, so nothing has to wait for it."""
         with self._fenced(batch):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -406,9 +406,10 @@ class Warehouse:
         if seen is None:
             self._overwrite(name, seen, given, F.lit(True), {_BATCH_PROPERTY: str(batch)})
             return
+        # The cluster as a literal: rows of other ones, which another pipeline may write meanwhile, are no conflict.
         with self._viewed(given) as view, self._notes.told({_BATCH_PROPERTY: str(batch)}):
             self.spark.sql(
-                f"MERGE INTO {name} t USING {view} s ON t.cluster = s.cluster AND t.name = s.name "
+                f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(pieces[0].cluster)} AND t.name = s.name "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_jobs.kafka import clashes
 from writetime.cql.names import (
     MAX_TOPIC,
+    OWN_NAMESPACE,
     from_avro,
     from_column,
     from_topic,
@@ -125,6 +126,9 @@ def test_no_keyspace_meets_another_or_anybodys_changes(keyspaces: list[str]) -> 
 def test_namespaces() -> None:
     assert [to_namespace(name) for name in ("shop", "Shop", "a__changes")] == ["shop", "__x53_hop", "a__changes_"]
     assert to_changes_namespace("Shop") == "__x53_hop__changes"
+    with pytest.raises(SchemaError):
+        from_column(OWN_NAMESPACE)
+    assert not OWN_NAMESPACE.endswith("__changes")
 
 
 HIDDEN = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_change_type", "_change_ordinal", "_commit_snapshot_id", "_row_id"]

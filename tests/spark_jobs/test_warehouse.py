@@ -28,6 +28,7 @@ from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
     KEYS_ONLY,
+    NOW,
     ORDERS,
     SCHEMA,
     THEN,
@@ -41,6 +42,7 @@ from tests.spark_jobs.examples import (
 )
 from tests.spark_jobs.pipeline import Pipeline
 from writetime.batch.documents import Sealed
+from writetime.batch.pieces import Piece
 from writetime.batch.plan import seal
 from writetime.config import WarehouseConfig
 from writetime.cql.names import to_column
@@ -150,6 +152,27 @@ def test_a_row_that_one_write_spells_otherwise_moves(warehouse: Warehouse) -> No
     gone = Mutation((PartitionUpdate(prices.id, b"\0\0\0\1", DeletionTime(THEN + 3, THEN // 10**6)),))
     write(warehouse, prices, 3, first, at_once, gone, schema=schema)
     assert rows(warehouse, "shop.respelled") == []
+
+
+def test_pieces_that_several_jobs_tell_of_at_once_are_all_there(warehouse: Warehouse) -> None:
+    def tell(number: int, settled_in: int | None = None) -> None:
+        warehouse.write_quarantine([Piece(f"piece {number}", "ring", "UnknownTable", "boo", 5, 1, NOW, settled_in=settled_in)], 1)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(tell, [*range(4), 1]))
+    tell(2, settled_in=2)
+    name = warehouse.quarantine()
+    assert name is not None
+    found = warehouse.spark.table(name).orderBy("name").collect()
+    assert [(row["name"], row["settled_in"]) for row in found] == [(f"piece {at}", 2 if at == 2 else None) for at in range(4)]
+    assert [done.name for done in tidy(warehouse, [])] == [name]
+    # Nobody waits for a table that somebody else has made.
+    warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('writetime.table-id')")
+    with capture_logs() as logs:
+        tell(9)
+    assert [log["pieces"] for log in logs if log["event"].startswith("pieces not told of")] == [1]
+    assert warehouse.quarantine() is None
+    warehouse.spark.sql(f"DROP TABLE {name}")
 
 
 def test_rows_without_other_columns(warehouse: Warehouse) -> None:

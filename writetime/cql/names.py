@@ -36,7 +36,7 @@ MAX_TOPIC: Final = 249
 """Characters that Kafka allows in a topic's name."""
 
 OWN_NAMESPACE: Final = "_writetime"
-"""Of tables in the warehouse that are no keyspace's: `to_column` gives no name that begins with `_` and has nothing to escape."""
+"""Of tables in the warehouse that are no keyspace's: `_` before what is plain without it is a name that `to_column` never gives."""
 
 _ESCAPE = re.compile(r"_x([0-9a-f]{1,6})_")
 _ESCAPE_BUT_FOR_ITS_FIRST = re.compile(r"x[0-9a-f]{1,6}_")
