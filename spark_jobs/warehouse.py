@@ -332,8 +332,8 @@ class Warehouse:
             rows = self._last_rows(held, columns, facts, events, batch, deletions=respelled)
             if anew or seen is None:
                 # Nothing to merge with, which is what merging costs most for.
-                kept = rows.filter(F.col(OP) != "d").drop(OP)
-                self._overwrite(held.name, seen, kept, F.lit(True), _snapshot_properties(batch, "rows"))
+                kept = rows.filter(F.col(OP) != "d")
+                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), _snapshot_properties(batch, "rows"))
             else:
                 if respelled or (table.static_columns and table.clustering):
                     rows = _one_of_each_key(rows, shape)
@@ -573,6 +573,15 @@ class Warehouse:
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
         self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({told})")
         return IcebergTable(self.spark, name)
+
+
+def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:
+    """The rows with exactly these columns: those that they lack (dropped ones) are null. Where a column lacks or stands elsewhere, Spark
+    makes the values of all anew, field by field, which it cannot do with a map whose keys hold maps."""
+    here = set(rows.columns)
+    return rows.select(
+        [F.col(quoted(field.name)) if field.name in here else F.lit(None).cast(field.dataType).alias(field.name) for field in columns]
+    )
 
 
 def _life(held: IcebergTable) -> str:

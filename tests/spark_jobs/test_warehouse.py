@@ -316,6 +316,23 @@ def test_tables_grow_with_the_ring_and_keep_what_it_drops(warehouse: Warehouse) 
     write(warehouse, grown, 3, insert(grown, 3, values, schema=schema), schema=schema)
 
 
+def test_rows_with_maps_in_keys_of_maps_are_replaced_when_columns_were_dropped(warehouse: Warehouse) -> None:
+    """Spark makes no map whose keys hold maps, and makes values anew where a column lacks or stands elsewhere."""
+    odd = table("odd", 44, {"id": "int", "gone": "text", "m": "map<frozen<map<boolean, float>>, duration>", "v": "text"})
+    less = replace(odd, columns={name: column for name, column in odd.columns.items() if name != "gone"})
+    less = replace(less, dropped_columns={"gone": DroppedColumn("gone", "regular", "text", THEN + 1)})
+    of = schema_of(odd), schema_of(less)
+    write(warehouse, odd, 1, insert(odd, 1, {"gone": "x", "v": "a"}, schema=of[0]), schema=of[0])
+    again = insert(less, 2, {"m": [([(True, 1.5)], Duration(1, 2, 3))], "v": "b"}, timestamp=THEN + 2, schema=of[1])
+    found = events(warehouse.spark, [again], of[1])
+    warehouse.write_changes(less, of[1], found, 2)
+    warehouse.replace_current(less, of[1], found, 2)
+    # Python knows no such keys.
+    (row,) = warehouse.spark.sql("SELECT id, v, gone, map_values(m) AS values FROM lake.shop.odd").collect()
+    assert (row["id"], row["v"], row["gone"]) == (2, "b", None)
+    assert [value.asDict() for value in row["values"]] == [{"months": 1, "days": 2, "nanoseconds": 3}]
+
+
 def test_a_table_made_anew_gets_tables_of_its_own(warehouse: Warehouse) -> None:
     old = table("phoenix", 0xABCDEF01 << 96, {"id": "int", "v": "int"})
     new = table("phoenix", 0x12345678 << 96, {"id": "int", "v": "text"})
