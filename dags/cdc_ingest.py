@@ -8,9 +8,11 @@ from airflow.sdk import DAG
 from writetime_operators import (
     ArchiveBatchOperator,
     FailedSegmentsOperator,
+    FailedTablesOperator,
     PlanBatchOperator,
     SegmentOperator,
     SparkJobOperator,
+    TableOperator,
 )
 from writetime_settings import settings
 
@@ -24,6 +26,7 @@ Plans a batch over all segments that have come in, runs it in Spark to its seal,
 | `ingest` | the batch did not reach its seal; nothing is lost or doubled | read the log's last error, clear the task: the very same batch runs again |
 | `archive` | a segment could not be moved | the message names the object; clear the task |
 | `segment` | this one file is damaged, holds a table whose schema is unknown, or is encrypted and its key lacks; all else has gone on | put a good copy at its name in the bucket, ship a schema snapshot, or name the keystore in the configuration, then clear the square: it comes in with the next batch |
+| `table` | the rows of this table cannot be shown: a type is unknown, a rule of `columns` does not fit, its name in the warehouse is somebody else's; what segments hold of it waits, all else has gone on | mend what the message says, then clear the square: what waits comes in with the next batch |
 
 Batches: `batches/<cluster>/<number>/` in the bucket. One segment's story: `ledger/<cluster>/<dc>/<node>/`.
 """
@@ -49,4 +52,10 @@ for pipeline in settings():
         segment = SegmentOperator.partial(
             task_id="segment", retries=0, map_index_template="{{ segment }}", doc_md="Red: this file needs a person. See the runbook."
         ).expand(segment=failed.output)
-        plan >> ingest >> archive >> failed >> segment
+        refused = FailedTablesOperator(task_id="failed_tables", batch=BATCH)
+        table = TableOperator.partial(
+            task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table needs a person. See the runbook."
+        ).expand_kwargs(refused.output)
+        plan >> ingest >> archive >> [failed, refused]
+        failed >> segment
+        refused >> table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
-from writetime_operators import PublishDueOperator, SparkJobOperator
+from writetime_operators import PublishDueOperator, SparkJobOperator, WaitingTableOperator, WaitingTablesOperator
 from writetime_settings import settings
 
 RUNBOOK = """
@@ -17,6 +17,7 @@ Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that 
 |---|---|---|
 | `due` | the bucket or the configuration cannot be read | the message says which; clear when mended |
 | `publish` | Kafka cannot be reached or refuses; events wait in the changes tables, ingest goes on | mend Kafka; the next run catches up by itself |
+| `table` | events of this table cannot be sent (one is too large, its topic or schema is refused); they wait in order, others go on | mend what the message says; each run tries again, so the next one is green |
 """
 
 SINCE = "{{ params.since }}"
@@ -43,4 +44,8 @@ for pipeline in settings():
     ):
         due = PublishDueOperator(task_id="due", since=SINCE)
         publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE])
-        due >> publish
+        waiting = WaitingTablesOperator(task_id="waiting_tables")
+        table = WaitingTableOperator.partial(
+            task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table's events wait. See the runbook."
+        ).expand(table=waiting.output)
+        due >> publish >> waiting >> table

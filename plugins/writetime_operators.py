@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, Context
@@ -26,7 +27,8 @@ from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
 from writetime.batch.documents import Manifest
 from writetime.batch.plan import checked_clock, plan_ingest, plan_maintain, plan_replay, read_sealed
-from writetime.batch.publish import publish_due
+from writetime.batch.publish import publish_due, read_published
+from writetime.batch.refused import failed_tables, let_in, waiting_segments, why_still
 from writetime.bootstrap.run import due
 from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
@@ -246,7 +248,7 @@ class ArchiveBatchOperator(PipelineOperator):
 
 
 class FailedSegmentsOperator(PipelineOperator):
-    """The batch's segments that need a person, as arguments for one task each."""
+    """The batch's segments that need a person, as arguments for one task each. Not those that only wait for a table: it has its own."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -257,7 +259,7 @@ class FailedSegmentsOperator(PipelineOperator):
     def execute(self, context: Context) -> list[str]:
         config, store = self.pipeline()
         sealed = read_sealed(store, config.cluster.name, int(self.batch))
-        return [outcome.object for outcome in sealed.segments if not outcome.ok] if sealed else []
+        return [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
 
 
 class SegmentLink(BaseOperatorLink):
@@ -302,6 +304,66 @@ class SegmentOperator(PipelineOperator):
         return self.segment
 
 
+class FailedTablesOperator(PipelineOperator):
+    """The tables whose rows the batch could not show, as arguments for one task each."""
+
+    template_fields: Sequence[str] = ("batch",)
+
+    def __init__(self, *, batch: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def execute(self, context: Context) -> list[dict[str, str]]:
+        config, store = self.pipeline()
+        try:
+            found = failed_tables(store, config.cluster.name, int(self.batch))
+        except WritetimeError as error:
+            raise failure(error) from error
+        return [{"table": refused.table, "table_id": str(refused.table_id), "reason": refused.reason} for refused in found]
+
+
+class TablesLink(BaseOperatorLink):
+    """From a red square to what the page knows of the pipeline's tables."""
+
+    name = "Tables"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """For the tables of the pipeline."""
+        return address(f"{operator.page}tables")
+
+
+class TableOperator(PipelineOperator):
+    """One table whose rows could not be shown: red until that is mended. Cleared, it is looked at again, and what waits for it comes in
+    with the next batch. What stands in its way in the warehouse only a batch sees: that one will tell of it again."""
+
+    template_fields: Sequence[str] = ("table", "table_id", "reason")
+    operator_extra_links = (TablesLink(),)
+
+    def __init__(self, *, table: str, table_id: str, reason: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table, self.table_id, self.reason = table, table_id, reason
+
+    def execute(self, context: Context) -> list[str]:
+        context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        config, store = self.pipeline()
+        cluster, table_id = config.cluster.name, UUID(self.table_id)
+        try:
+            first = context["ti"].try_number <= 1
+            reason = self.reason if first else why_still(store, cluster, table_id, config.columns.rules)
+            if reason is not None:
+                waiting = len(waiting_segments(store, cluster, table_id))
+                raise AirflowFailException(
+                    f"{self.table}: its rows cannot be shown: {reason}\n{waiting} segments wait with what they hold of it; all else has "
+                    "gone on.\nAs is said there: ship a schema snapshot that tells of its types, mend `columns` in the pipeline's YAML, or "
+                    "free its name in the warehouse. Then clear this task: the segments come in with the next batch."
+                )
+            released = let_in(store, cluster, table_id)
+        except WritetimeError as error:
+            raise failure(error) from error
+        self.log.info("nothing is known to be wrong with %s; the next batch takes in: %s", self.table, ", ".join(released) or "nothing")
+        return released
+
+
 class PublishDueOperator(PipelineOperator):
     """Skips what follows when everything sealed is known to be in Kafka, unless Kafka is to be asked about all of it (`since`)."""
 
@@ -318,6 +380,38 @@ class PublishDueOperator(PipelineOperator):
         heartbeat, now = config.kafka.heartbeat_interval_ms if config.kafka else 0, int(time.time() * 1000)
         if self.since == "last" and not publish_due(store, config.cluster.name, heartbeat_ms=heartbeat, now=now):
             raise AirflowSkipException("every sealed batch has been published")
+
+
+class WaitingTablesOperator(PipelineOperator):
+    """The tables whose events could not be published, as arguments for one task each."""
+
+    def execute(self, context: Context) -> list[str]:
+        config, store = self.pipeline()
+        published = read_published(store, config.cluster.name)
+        return sorted(published.waiting) if published else []
+
+
+class WaitingTableOperator(PipelineOperator):
+    """One table whose events could not be published: red until a run of `cdc_publish` has sent them, as each tries again."""
+
+    template_fields: Sequence[str] = ("table",)
+    operator_extra_links = (TablesLink(),)
+
+    def __init__(self, *, table: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+
+    def execute(self, context: Context) -> None:
+        context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        config, store = self.pipeline()
+        published = read_published(store, config.cluster.name)
+        if published is not None and self.table in published.waiting:
+            raise AirflowFailException(
+                f"{self.table}: events since batch {published.waiting[self.table]} cannot be published: "
+                f"{published.reasons.get(self.table, 'the log of `publish` tells why')}\nThey wait in the changes table, in their order; "
+                "all other tables have gone on.\nMend what is said there. The next run of cdc_publish sends them; then clear this task."
+            )
+        self.log.info("all events of %s up to batch %s are published", self.table, published.batch if published else 0)
 
 
 class CheckJobOperator(SparkJobOperator):

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from spark_jobs import telling
 from spark_jobs.packs import unpacked
-from spark_jobs.rows import RowShape, why_not
+from spark_jobs.rows import RowShape
 from spark_jobs.scan import Batches, chunked
-from writetime.columns import Rules
+from writetime.columns import Rules, why_not
 from writetime.commitlog.mutation import decode_update
 from writetime.cql.names import to_column
 from writetime.join import flat

@@ -38,7 +38,6 @@ from spark_jobs.explode import ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
 from spark_jobs.maintain import maintain
 from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
-from spark_jobs.rows import why_not
 from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
@@ -53,6 +52,7 @@ from writetime.batch.documents import (
     Manifest,
     Mark,
     Problem,
+    RefusedTable,
     Sealed,
     SegmentInput,
     SegmentOutcome,
@@ -63,6 +63,7 @@ from writetime.batch.documents import (
 from writetime.batch.pieces import of_batch, with_bytes
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.report import batch_text
+from writetime.columns import why_not
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, SchemaError, WritetimeError
@@ -143,7 +144,7 @@ class Batch:
     outcomes: dict[int, SegmentOutcome] = field(default_factory=dict)
     accounts: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     events: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    refused: dict[UUID, str] = field(default_factory=dict)
+    refused: dict[UUID, RefusedTable] = field(default_factory=dict)
     reshaped: set[UUID] = field(default_factory=set)
     altered: dict[bytes, Table] = field(default_factory=dict)
     since: dict[bytes, int] = field(default_factory=dict)
@@ -209,19 +210,19 @@ class Batch:
         self.store.put(name, learner.to_json().encode())
         schema = learner.schema()
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
-        warehouse = self._warehouse()
+        warehouse, rules = self._warehouse(), self.config.columns.rules
         with ThreadPoolExecutor(_COMMITTERS) as pool:
-            reasons = list(pool.map(lambda table: self._why_not(table, schema) or warehouse.why_not(table), wanted))
-        self.refused = {table.id: reason for table, reason in zip(wanted, reasons, strict=True) if reason}
+            reasons = list(pool.map(lambda table: why_not(table, schema, rules) or warehouse.why_not(table), wanted))
+        self.refused = {
+            table.id: RefusedTable(table=table.label, table_id=table.id, reason=reason)
+            for table, reason in zip(wanted, reasons, strict=True)
+            if reason
+        }
         captured = [table for table in wanted if table.id not in self.refused]
         if again:
             self.earlier = [table for table in schema.tables.values() if table.id in learner.cdc_ever]
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
-
-    def _why_not(self, table: Table, schema: Schema) -> str | None:
-        """Why the table's rows cannot be shown as things stand, or as the configuration wants them."""
-        return why_not(table, schema) or self.config.columns.rules.of(table, schema.types).why_not()
 
     def _shown(self, table: Table, schema: Schema) -> Table:
         """The table as the warehouse and all behind it see it."""
@@ -268,7 +269,7 @@ class Batch:
         segments = self.segments
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
         route = router(
-            Routes(schema, buckets, _versions(segments), self.refused),
+            Routes(schema, buckets, _versions(segments), {table_id: table.reason for table_id, table in self.refused.items()}),
             self.config.bucket,
             self.config.cluster.commitlog_keystore,
             local.only(self.manifest, self.local),
@@ -452,8 +453,14 @@ class Batch:
             message=detail["message"],
             quarantined_as=f"{stem}.bin",
             table=table.full_name if table else detail.get("table_id"),
+            table_id=UUID(detail["table_id"]) if "table_id" in detail else None,
         )
-        about = {**problem.model_dump(), "batch": self.manifest.number, "object": self.manifest.segments[segment].object, **detail}
+        about = {
+            **problem.model_dump(mode="json"),
+            "batch": self.manifest.number,
+            "object": self.manifest.segments[segment].object,
+            **detail,
+        }
         for name, data in ((f"{stem}.bin", body), (f"{stem}.json", json.dumps(about, indent=1).encode())):
             self.store.put(name, data)
         return problem
@@ -647,6 +654,7 @@ class Batch:
             growing=self._growing(),
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
+            refused=sorted(self.refused.values(), key=lambda refused: (refused.table, str(refused.table_id))),
             horizon=self.base.horizon if self.base else None,
             kept_from=self.base.kept_from if self.base else None,
             events=sum(account.events for account in accounting),

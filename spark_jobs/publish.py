@@ -148,6 +148,7 @@ class Outbox:
             batch=self.upto,
             events=sum(found.events for found in sent),
             waiting={name: known.sent(name) for name in sorted(refused)},
+            reasons={name: str(refused[name]) for name in sorted(refused)},
             heartbeat=known.heartbeat,
         )
         write_published(self.store, cluster, published)

@@ -16,8 +16,6 @@ import pyarrow as pa
 from writetime.cql.arrow import arrow_converter, arrow_type
 from writetime.cql.names import to_column
 from writetime.cql.types import CqlType, parse_type
-from writetime.errors import SchemaError
-from writetime.join.event import TableView
 from writetime.schema.model import Column, Schema, Table
 
 WRITETIME = "_writetime"
@@ -68,13 +66,3 @@ class RowShape:
 
 def _struct(columns: dict[str, CqlType]) -> pa.StructType:
     return pa.struct([(to_column(name), arrow_type(kind)) for name, kind in columns.items()])
-
-
-def why_not(table: Table, schema: Schema) -> str | None:
-    """Why the table's rows cannot be shown as things stand (a type that nobody knows), or None."""
-    try:
-        TableView(table, schema.types)
-        _ = RowShape.of(table, schema).row_type
-    except SchemaError as error:
-        return str(error)
-    return None

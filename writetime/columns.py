@@ -29,8 +29,11 @@ from uuid import UUID
 
 from writetime.cql.json import to_json_value
 from writetime.cql.types import CqlType, NativeType, Types, parse_type
+from writetime.errors import SchemaError
+from writetime.join.event import TableView
 from writetime.model import Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, Schema, Table
+from writetime.schema.version import describe
 
 Values = Mapping[str, Any]
 _TEXTS: Final = frozenset({"text", "varchar", "ascii"})
@@ -83,6 +86,16 @@ class Rules:
                 if _fits(patterns, label):
                     return Mask(kind, length=length)
         return None
+
+
+def why_not(table: Table, schema: Schema, rules: Rules | None = None) -> str | None:
+    """Why the table's rows cannot be shown as things stand (a type that nobody knows), or as the rules want them; None if they can."""
+    try:
+        TableView(table, schema.types)
+        describe(table, schema.types)
+        return None if rules is None else rules.of(table, schema.types).why_not()
+    except SchemaError as error:
+        return str(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from spark_jobs.rows import why_not
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_TABLE
 from tests.schema.examples import (
     change,
@@ -22,6 +21,7 @@ from tests.schema.examples import (
     schema_row,
     table_rows,
 )
+from writetime.columns import why_not
 from writetime.cql.types import parse_type
 from writetime.errors import SchemaError
 from writetime.model import Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row

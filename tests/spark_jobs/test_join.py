@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from spark_jobs.rows import RowShape, why_not
+from spark_jobs.rows import RowShape
 from spark_jobs.shards import upsert
 from tests.spark_jobs.examples import (
     COUNTS,
@@ -37,6 +37,7 @@ from tests.spark_jobs.examples import (
     table,
 )
 from writetime.batch.truncations import Cut, Cuts, Source
+from writetime.columns import why_not
 from writetime.cql.types import EMPTY, Duration
 from writetime.errors import BatchError
 from writetime.join.flat import Engine

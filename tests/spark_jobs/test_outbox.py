@@ -53,4 +53,10 @@ def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: 
     box.store.put(names.batch_object("c", 3, "sealed"), sealed.to_bytes())
     sent = (0, 0) if everything else (1, 2)
     expected = Published(batch=3, events=0, waiting=dict(zip(("shop.old", "shop.sold"), sent, strict=True)))
-    assert box.drain(everything=everything) == expected == read_published(box.store, "c")
+    drained = box.drain(everything=everything)
+    assert drained == read_published(box.store, "c")
+    assert drained.model_copy(update={"reasons": {}}) == expected
+    assert [(name, "its changes table is not there" in reason) for name, reason in drained.reasons.items()] == [
+        ("shop.old", True),
+        ("shop.sold", True),
+    ]

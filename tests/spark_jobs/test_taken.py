@@ -13,7 +13,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from spark_jobs import ingest
 from tests.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
-from tests.spark_jobs.synthetic import ORDERS, Ring, i32, insert, micros
+from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, i32, insert, micros
+from writetime.batch.archive import archive
+from writetime.batch.refused import failed_tables, let_in, why_still
 from writetime.commitlog.encode import encode_mutation
 from writetime.model import Liveness, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Schema
@@ -37,11 +39,27 @@ def test_a_table_whose_name_is_taken_waits_and_no_other_does(tmp_path: Path) -> 
     sealed = ingest.run(ring.config, ring.plan(100).number)
     counts = {account.table: (account.applied, account.quarantined) for account in sealed.accounting}
     assert (counts["shop.free"], counts["shop.orders"]) == ((1, 0), (0, 1))
-    (problem,) = sealed.segments[0].problems
+    (problem,), held = sealed.segments[0].problems, sealed.segments[0].object
     assert "somebody else made it" in problem.message
-    assert sealed.held == [sealed.segments[0].object]
+    assert sealed.held == [held] == [sealed.segments[0].object]
+    (refused,) = sealed.refused
+    assert (refused.table, refused.table_id, refused.reason) == ("shop.orders", ORDERS.id, problem.message)
+    assert problem.table_id == ORDERS.id
+    assert sealed.waits_for_tables(sealed.segments[0])
     assert [row["id"] for row in catalog.load_table("shop.free").scan().to_arrow().to_pylist()] == [2]
     assert catalog.load_table("shop.orders").schema().column_names == ["mine"]
+    # The name is free again, and a person says so: what waited comes in.
+    archive(ring.store, CLUSTER, sealed.number)
+    catalog.drop_table("shop.orders")
+    rules = ring.config.columns.rules
+    assert [table.table for table in failed_tables(ring.store, CLUSTER, sealed.number)] == ["shop.orders"]
+    assert why_still(ring.store, CLUSTER, ORDERS.id, rules) is None
+    assert let_in(ring.store, CLUSTER, ORDERS.id) == [held]
+    again = ingest.run(ring.config, ring.plan(200).number)
+    counts = {account.table: (account.applied, account.superseded) for account in again.accounting}
+    assert (counts["shop.free"], counts["shop.orders"]) == ((0, 1), (1, 0))
+    assert (again.refused, again.held) == ([], [])
+    assert [row["id"] for row in catalog.load_table("shop.orders").scan().to_arrow().to_pylist()] == [1]
 
 
 @pytest.mark.spark

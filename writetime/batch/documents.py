@@ -205,7 +205,7 @@ class Manifest(Document):
 
 class Problem(Document):
     """A range of a segment that could not be used, and where its bytes are kept. `table`: the table that it is of, as far as that is known,
-    by its full name or its id."""
+    by its full name or its id; `table_id`: its id."""
 
     kind: str
     position: int
@@ -213,6 +213,7 @@ class Problem(Document):
     message: str
     quarantined_as: str | None = None
     table: str | None = None
+    table_id: UUID | None = None
 
 
 class Settled(Problem):
@@ -264,6 +265,14 @@ class Accounting(Document):
         return self.updates_in == self.applied + self.duplicate + self.superseded + self.not_ours + self.quarantined
 
 
+class RefusedTable(Document):
+    """A captured table whose rows cannot be shown, by its `Table.label`, and why. Its updates wait in quarantine; all else has gone on."""
+
+    table: str
+    table_id: UUID
+    reason: str
+
+
 class Sealed(Document):
     """The outcome of a batch; that this object exists is the seal."""
 
@@ -279,6 +288,7 @@ class Sealed(Document):
     )
     snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
+    refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     horizon: int | None = Field(
         default=None,
         description="Tombstones older than this (s since the epoch) may have been purged from the state, in any batch so far.",
@@ -288,6 +298,11 @@ class Sealed(Document):
         description="Segments sealed before this hour (s since the epoch) may have been let go by the archive, in any batch so far.",
     )
     events: int = 0
+
+    def waits_for_tables(self, outcome: SegmentOutcome) -> bool:
+        """Whether nothing else is wrong with a segment than that tables in it are refused."""
+        reasons = {(table.table_id, table.reason) for table in self.refused}
+        return bool(outcome.problems) and all((problem.table_id, problem.message) in reasons for problem in outcome.problems)
 
     def captured_by(self, table_id: UUID) -> int:
         """The last batch that captured the table, or would have: this one, unless its state says otherwise."""

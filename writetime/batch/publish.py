@@ -12,11 +12,13 @@ from writetime.store import Store
 
 class Published(Document):
     """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run. Of tables in `waiting`, by full name, only
-    those of the batches up to the one noted there are: they could not be sent. `heartbeat`: when the last was sent, in ms."""
+    those of the batches up to the one noted there are: they could not be sent, for `reasons`. `heartbeat`: when the last was sent
+    (ms)."""
 
     batch: int
     events: int
     waiting: dict[str, int] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
     heartbeat: int = 0
 
     def sent(self, table: str) -> int:

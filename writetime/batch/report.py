@@ -22,6 +22,7 @@ def batch_text(sealed: Sealed) -> str:
     if sealed.accounting:
         lines.append(_text(_accounting(sealed.accounting)))
     lines += [f"refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
+    lines += [f"cannot be shown {table.table}: {table.reason}" for table in sealed.refused]
     for outcome in sealed.segments:
         if outcome.differs:
             lines.append(f"ALARM: {outcome.object} does not begin with what its parts held; all of it was taken in")
