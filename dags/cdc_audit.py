@@ -24,7 +24,9 @@ have logged anything. Changes nothing. A gap is told with its node and its reaso
 | `one node only` | one node held it, as a repair writes it; no alarm | nothing |
 | `not in its log` | the node was up, its log is here, and does not hold it | dropped mutations: look at the node's `MutationStage`; then repair |
 
-What the others held is in the tables all the same: a gap costs redundancy, not rows, unless every replica has one.
+What the others held is in the tables all the same: a gap costs redundancy, not rows, unless every replica has one. Then trigger with
+*Read again*: token ranges with alarms, or any gap, are read from the ring at ALL (`cluster.cql`; every replica has to be up), and what the
+tables lack comes in with the next batch of `cdc_ingest`. The report says how many rows were news. More *Ranges* make less to read.
 Report and picture: `audit/<cluster>/<time>.json` and `.svg` in the bucket.
 """
 
@@ -56,6 +58,10 @@ for pipeline in settings():
             ),
             "late": Param(3, type="integer", minimum=0, maximum=168, title="Late", description="Hours that hints and shippers may take."),
             "ranges": Param(16, type="integer", minimum=1, maximum=1024, title="Ranges", description="Token ranges that are told apart."),
+            "reread": Param(
+                "none", enum=["none", "alarms", "gaps"], title="Read again", description="Ranges to be read again from the ring, at ALL."
+            ),
+            "most": Param(64, type="integer", minimum=1, title="Most", description="Token ranges of tables that are read again at most."),
         },
     ):
         CheckJobOperator(
@@ -66,5 +72,7 @@ for pipeline in settings():
                 "--start={{ params.start or (dag_run.run_after - macros.timedelta(hours=params.late + 24)).isoformat() }}",
                 "--late={{ params.late }}",
                 "--ranges={{ params.ranges }}",
+                "--reread={{ params.reread }}",
+                "--most={{ params.most }}",
             ],
         )

@@ -1,13 +1,14 @@
 """The audit job: read the segments of some hours again, and compare what each replica's log held with what it ought to have held.
 
-    spark-submit audit.py --config FILE --start TIME --end TIME [--late HOURS] [--ranges N]
+    spark-submit audit.py --config FILE --start TIME --end TIME [--late HOURS] [--ranges N] [--reread alarms|gaps [--most N]]
 
 Strategy: what was written in [start, end) lies in segments that were finished later, so the archive is read from an hour before until
 `--late` hours after, and what waits in cdc/ besides. A worker makes a row of each captured update: table, token, minute, digest, node; no
 value leaves it. Rows are gathered by table, range and minute, where owners are known by tokens (from the nodes' own logs and from what the
-shippers said), and compared there (`writetime.audit`). Reads only; the report goes into the bucket.
+shippers said), and compared there (`writetime.audit`). Reads only; the report goes into the bucket. On demand the token ranges of what is
+missing are then read from the ring at ALL, as a bootstrap reads them: what the tables lack comes in as frames, with the next batch.
 
-Exit code: 0 no alarm, 1 alarms, or the audit failed.
+Exit code: 0 no alarm, 1 alarms, or ranges that could not be read again, or the audit failed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, get_args
 from uuid import UUID
 
 import numpy as np
@@ -35,13 +36,15 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs import bootstrap
 from spark_jobs.scan import Batches, chunked, content, tasks
 from spark_jobs.session import spark_session
 from writetime import archived, audit, names
-from writetime.audit import AuditReport, Came, Group, Held, NodeAudit
+from writetime.audit import AuditReport, Came, Group, Held, NodeAudit, TableReread
 from writetime.batch.check import known_schema
 from writetime.batch.documents import SegmentInput
 from writetime.batch.plan import history, node_addresses
+from writetime.bootstrap.run import Run
 from writetime.commitlog import cells
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
@@ -57,6 +60,8 @@ from writetime.store import ObjectInfo, Store, open_store
 log = structlog.get_logger()
 
 MOST_GROUPS: Final = 20_000
+MOST_REREAD: Final = 64
+"""Token ranges of tables that are read again at most."""
 _DIGEST_BYTES: Final = 16
 _TOPOLOGY: Final = frozenset({LOCAL.id, *(table.id for table in PEERS)})
 
@@ -84,31 +89,70 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--end", required=True, type=_time, help="end, excluded")
     parser.add_argument("--late", type=int, default=3, help="hours that hints and shippers may take (default: 3)")
     parser.add_argument("--ranges", type=int, default=16, help="token ranges that are told apart (default: 16)")
+    parser.add_argument("--reread", choices=get_args(audit.Which), default="none", help="read ranges with alarms, or any gap, again at ALL")
+    parser.add_argument("--most", type=int, default=MOST_REREAD, help=f"token ranges that are read again at most (default: {MOST_REREAD})")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     try:
-        report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges)
+        asked = Rereading(given.reread, given.most)
+        report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges, reread=asked)
     except WritetimeError as error:
         log.error("audit failed", **error.as_dict())
         print(f"audit failed: {error}", file=sys.stderr)  # noqa: T201
         return 1
     print(report.model_dump_json() if given.json else audit.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
-    return 1 if report.alarms else 0
+    return 0 if report.ok else 1
 
 
-def run(config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3, ranges: int = 16) -> AuditReport:
-    """Audit the minutes in [start, end), and put the report into the bucket."""
+class Rereading(NamedTuple):
+    """Which gaps' token ranges are read again from the ring, and how many ranges of tables at most."""
+
+    which: audit.Which = "none"
+    most: int = MOST_REREAD
+
+
+NOTHING: Final = Rereading()
+
+
+def run(
+    config: PipelineConfig, start: datetime, end: datetime, *, late: int = 3, ranges: int = 16, reread: Rereading = NOTHING
+) -> AuditReport:
+    """Audit the minutes in [start, end), put the report into the bucket, and read again what is asked for."""
     if start >= end:
         raise ConfigError("its start is not before its end", operation="audit an interval", obj=f"{start} to {end}")
     _expect_kept(config, start)
+    if reread.which != "none" and config.cluster.cql is None:
+        raise ConfigError(
+            "`cluster.cql` is missing",
+            operation="read from the ring",
+            hint="Say in the pipeline's YAML where the ring is, or have nothing read.",
+        )
+    store = open_store(config.bucket)
     spark = spark_session(config, f"writetime audit {config.pipeline}")
     try:
         report = Audit(config, spark, start, end, late, ranges).report(datetime.now(UTC))
+        # Reading takes its time, and the report does not wait for it.
+        audit.write_report(store, report)
+        if reread.which != "none":
+            report = read_again(config, spark, report, reread)
+            audit.write_report(store, report)
     finally:
         spark.stop()
-    audit.write_report(open_store(config.bucket), report)
     return report
+
+
+def read_again(config: PipelineConfig, spark: SparkSession, report: AuditReport, asked: Rereading) -> AuditReport:
+    """Read ranges of the report's gaps again; the report with what came of that."""
+    wanted, left_out = audit.to_read(report.gaps, asked.which, asked.most)
+    parts = {table: [report.ranges[number] for number in numbers] for table, numbers in wanted.items()}
+    done = []
+    for (table, numbers), found in zip(wanted.items(), bootstrap.read_again(config, spark, parts), strict=True):
+        told: dict[str, Any] = {"trouble": str(found)}
+        if isinstance(found, Run):
+            told = {"run": found.name, "consistency": found.consistency, "rows": found.rows, "frames": found.frames}
+        done.append(TableReread(table=table, ranges=numbers, **told))
+    return report.model_copy(update={"reread": done, "not_reread": left_out})
 
 
 def _expect_kept(config: PipelineConfig, start: datetime) -> None:

@@ -31,6 +31,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -116,9 +117,31 @@ def run(
             job.read_touched()
         found = [runs.table_named(job.schema, name) for name in tables]
         found += runs.due(job.store, config) if due and not tables else []
-        return [job.read_table(table, part) for table in found]
+        return [job.read_table(table, None if part is None else [part]) for table in found]
     finally:
         spark.stop()
+
+
+def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, Sequence[runs.Range]]) -> Iterator[Run | WritetimeError]:
+    """Read parts of tables (by full name) at ALL; of each, in their order, the run, or why there is none: others go on."""
+    if config.cluster.cql is None:
+        raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
+    snapshot = config.snapshot.model_copy(update={"consistency": "ALL"})
+    job = Bootstrap(config.model_copy(update={"snapshot": snapshot}), config.cluster.cql, open_store(config.bucket), spark, _log)
+    for name, some in parts.items():
+        try:
+            yield job.read_table(runs.table_named(job.schema, name), runs.joined(some))
+        except (WritetimeError, PySparkException) as error:
+            found = error if isinstance(error, WritetimeError) else _of_worker(error, name)
+            log.error("not read again", table=name, **found.as_dict())
+            yield found
+
+
+def _of_worker(error: PySparkException, name: str) -> WritetimeError:
+    """What has failed in Spark, by the line that says most of why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    told = [line.partition(": ")[2] for line in lines if line.startswith("writetime.errors.")]
+    return BatchError((told or lines)[0], operation="read a table from the ring", obj=name, retriable=True)
 
 
 # --- driver -------------------------------------------------------------------------------------------------------------------------
@@ -139,15 +162,18 @@ class Bootstrap:
         self.schema: Schema = known_schema(self.store, self.cluster).schema()
         self.sealed: Sealed | None = history(self.store, self.cluster).sealed
 
-    def read_table(self, table: Table, part: runs.Range | None = None) -> Run:
-        """Begin a run, or go on with one, until all its ranges are read."""
+    def read_table(self, table: Table, parts: Sequence[runs.Range] | None = None) -> Run:
+        """Begin a run of the table, or of parts of the ring (in order, apart from each other), or go on with one, until all its ranges
+        are read."""
         now = datetime.now(UTC)
         snapshot = self.config.snapshot
         plan = self._plan(table)
-        run = runs.unfinished(self.store, self.cluster, table, part)
+        run = runs.unfinished(self.store, self.cluster, table, parts)
         if run is None:
+            part = None if parts is None else (parts[0][0], parts[-1][1])
             with plan.ring() as ring:
-                ranges = runs.split(ring.tokens(), part, snapshot.ranges)
+                tokens = ring.tokens()
+            ranges = runs.split(tokens, None, snapshot.ranges) if parts is None else runs.split_parts(tokens, parts, snapshot.ranges)
             run = runs.begin(self.store, self.cluster, table, part=part, ranges=ranges, consistency=snapshot.consistency, now=now)
         done = runs.finished_ranges(self.store, run)
         wanted = [number for number in range(len(run.ranges)) if number not in done]
@@ -155,7 +181,7 @@ class Bootstrap:
         with self._telling(run):
             self._read(plan, run, wanted)
         run = runs.update(self.store, run, datetime.now(UTC))
-        if run.finished_at is not None and part is None:
+        if run.finished_at is not None and parts is None:
             runs.no_longer_due(self.store, self.cluster, table)
         return run
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -103,15 +103,21 @@ def audit(
     end: Annotated[datetime, typer.Option("--end", help="End (UTC), excluded.", show_default=False)],
     late: Annotated[int, typer.Option("--late", help="Hours that hints and shippers may take.")] = 3,
     ranges: Annotated[int, typer.Option("--ranges", help="Token ranges that are told apart.")] = 16,
+    reread: Annotated[str, typer.Option("--reread", help="alarms, gaps: read their token ranges again from the ring, at ALL.")] = "none",
+    most: Annotated[int, typer.Option("--most", help="Token ranges that are read again at most.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Compare what each replica's log held with what it ought to have held. Code 1 if nothing explains a gap."""
     from spark_jobs import audit as job
     from writetime import audit
     from writetime.config import load
+    from writetime.errors import ConfigError
 
-    report = job.run(load(config), start.replace(tzinfo=UTC), end.replace(tzinfo=UTC), late=late, ranges=ranges)
-    _told(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=not report.alarms)
+    if reread not in get_args(audit.Which):
+        raise ConfigError("is none of: none, alarms, gaps", operation="run a command", obj=f"--reread {reread}")
+    asked = job.Rereading(cast(audit.Which, reread), most)
+    report = job.run(load(config), start.replace(tzinfo=UTC), end.replace(tzinfo=UTC), late=late, ranges=ranges, reread=asked)
+    _told(report.model_dump_json() if as_json else audit.report_text(report), report.name, ok=report.ok)
 
 
 def _told(text: str, name: str, *, ok: bool) -> None:

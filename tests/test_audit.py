@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from writetime import audit
-from writetime.audit import AuditReport, Came, Group, Held, NodeAudit, explain
+from writetime.audit import AuditReport, Came, Gap, Group, Held, NodeAudit, TableReread, explain
 from writetime.store import open_store
 
 START = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -70,6 +70,20 @@ def test_what_its_log_ought_to_hold_is_an_alarm_at_once_unless_only_one_node_has
     assert (alone.reason, alone.verdict) == ("one node only", "explained")
 
 
+def gap(table: str, verdict: str, lacks: int, *numbers: int) -> Gap:
+    about = {"host_id": "b", "first": 1, "last": 1, "expected": 10, "reason": "segment missing", "told": ""}
+    return Gap.model_validate({**about, "table": table, "verdict": verdict, "lacks": lacks, "ranges": list(numbers)})
+
+
+def test_what_is_read_again_is_bounded_and_alarms_come_first() -> None:
+    found = [gap("a", "explained", 9, 0), gap("b", "alarm", 1, 3, 2), gap("a", "alarm", 5, 1), gap("a", "alarm", 4, 1, 2)]
+    assert audit.to_read(found, "none", 9) == ({}, 0)
+    assert audit.to_read(found, "alarms", 9) == ({"a": [1, 2], "b": [2, 3]}, 0)
+    assert audit.to_read(found, "gaps", 9) == ({"a": [0, 1, 2], "b": [2, 3]}, 0)
+    assert audit.to_read(found, "gaps", 4) == ({"a": [1, 2], "b": [2, 3]}, 1)
+    assert audit.to_read(found, "alarms", 1) == ({"a": [1]}, 3)
+
+
 def test_the_report_and_its_picture(tmp_path: Path) -> None:
     groups = [group(1, WHOLE, LACKING), group(2, WHOLE)]
     found = audit.gaps(groups, {"b": [came(9, 1)]}, START, 180)
@@ -97,6 +111,15 @@ def test_the_report_and_its_picture(tmp_path: Path) -> None:
     assert classes[:5] == ["b", "good", "good", "b", "bad"]
     text = audit.report_text(report)
     assert "alarm: shop.orders on b, 2026-05-04 12:01Z to 2026-05-04 12:01Z: lacks 3 of 10 mutations" in text
+    read = TableReread(table="shop.orders", ranges=[1, 2], run="r", consistency="ALL", rows=7, frames=1)
+    refused = TableReread(table="shop.notes", ranges=[1], trouble="a replica is down")
+    quiet = report.model_copy(update={"gaps": [], "reread": [read], "not_reread": 3})
+    assert quiet.ok
+    assert not quiet.model_copy(update={"reread": [read, refused]}).ok
+    told = audit.report_text(quiet.model_copy(update={"reread": [read, refused]}))
+    assert "read again at ALL: shop.orders, 2 token ranges: 7 rows, 1 were news and come in with the next batch" in told
+    assert "not read again: shop.notes, 1 token ranges: a replica is down" in told
+    assert "not read again: 3 more token ranges" in told
     assert "no gap" in audit.report_text(report.model_copy(update={"gaps": []}))
 
 

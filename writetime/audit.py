@@ -30,6 +30,8 @@ Reason = Literal[
     "not shipped yet", "segment missing", "segment unreadable", "node down", "nothing before", "one node only", "not in its log"
 ]
 Verdict = Literal["explained", "alarm"]
+Which = Literal["none", "alarms", "gaps"]
+"""Of which gaps the ranges are read again from the ring."""
 
 MINUTE: Final = 60_000_000
 """µs."""
@@ -189,6 +191,18 @@ def gaps(groups: Iterable[Group], came: Mapping[str, Sequence[Came]], now: datet
     return made
 
 
+def to_read(found: Iterable[Gap], which: Which, most: int) -> tuple[dict[str, list[int]], int]:
+    """Numbers of the token ranges to be read again, by table: at most so many, of alarms first, of those the largest first; and how many
+    are left out. What no replica's log held shows in no count, but it belongs to the ranges in which any of them lacks something."""
+    wanted = [gap for gap in found if which == "gaps" or (which == "alarms" and gap.verdict == "alarm")]
+    wanted.sort(key=lambda gap: (gap.verdict != "alarm", -gap.lacks, gap.table, gap.host_id, gap.first))
+    places = list(dict.fromkeys((gap.table, number) for gap in wanted for number in gap.ranges))
+    chosen: dict[str, list[int]] = defaultdict(list)
+    for table, number in sorted(places[:most]):
+        chosen[table].append(number)
+    return dict(chosen), len(places[most:])
+
+
 # --- the report -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +228,25 @@ class NodeAudit(Document):
     held: int = 0
 
 
+class TableReread(Document):
+    """Token ranges (by number) of a table that were read again from the ring: by which run of a bootstrap, and at which consistency; rows
+    that it answered with, and frames, for what was news, which the next batch takes in. `trouble`: why they were not, "" = they were."""
+
+    table: str
+    ranges: list[int]
+    run: str = ""
+    consistency: str = ""
+    rows: int = 0
+    frames: int = 0
+    trouble: str = ""
+
+    def line(self) -> str:
+        place = f"{self.table}, {len(self.ranges)} token ranges"
+        if self.trouble:
+            return f"not read again: {place}: {self.trouble}"
+        return f"read again at {self.consistency}: {place}: {self.rows} rows, {self.frames} were news and come in with the next batch"
+
+
 class AuditReport(Document):
     """One audit of the minutes in [start, end). `groups`: what each replica held of a table, range and minute; those with a gap first."""
 
@@ -228,10 +261,18 @@ class AuditReport(Document):
     tables: list[TableAudit]
     gaps: list[Gap]
     groups: list[Group] = Field(description="The first so many.")
+    reread: list[TableReread] = Field(
+        default=[], description="Ranges with gaps that were read again from the ring, where that was asked for."
+    )
+    not_reread: int = Field(default=0, description="Ranges of tables that were not, because of the bound.")
 
     @property
     def alarms(self) -> int:
         return sum(gap.verdict == "alarm" for gap in self.gaps)
+
+    @property
+    def ok(self) -> bool:
+        return not self.alarms and not any(each.trouble for each in self.reread)
 
     @property
     def name(self) -> str:
@@ -320,5 +361,8 @@ def _lines(report: AuditReport) -> Iterator[str]:
     yield from (gap.line(addresses.get(gap.host_id, "")) for gap in ordered[:_TOLD])
     if len(ordered) > _TOLD:
         yield f"and {len(ordered) - _TOLD} more gaps: see the report"
+    yield from (each.line() for each in report.reread)
+    if report.not_reread:
+        yield f"not read again: {report.not_reread} more token ranges: once more, or with a higher bound"
     if not ordered:
         yield "no gap: every replica's log held what it ought to"

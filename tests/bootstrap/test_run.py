@@ -125,7 +125,24 @@ def test_another_part_is_another_run(store: MemoryStore) -> None:
     part = (0, 5)
     run = begun(store, part=part)
     assert runs.unfinished(store, CLUSTER, table(store), None) is None
-    assert runs.unfinished(store, CLUSTER, table(store), part) == run
+    assert runs.unfinished(store, CLUSTER, table(store), [part]) == run
+    parts = [(0, 5), (7, 9)]
+    assert runs.unfinished(store, CLUSTER, table(store), parts) is None
+    some = runs.begin(store, CLUSTER, table(store), part=(0, 9), ranges=runs.split_parts([2, 6], parts, 2), consistency="ALL", now=NOW)
+    assert some.ranges == [(0, 2), (2, 5), (7, 9)]
+    assert runs.unfinished(store, CLUSTER, table(store), parts) == some
+    assert runs.unfinished(store, CLUSTER, table(store), [(0, 9)]) is None
+    assert runs.unfinished(store, CLUSTER, table(store), [part]) == run
+
+
+@given(edges=st.lists(st.integers(-100, 100), min_size=2, max_size=12, unique=True), tokens=st.lists(st.integers(-100, 100), max_size=9))
+def test_parts_of_the_ring_are_covered_and_nothing_else(edges: list[int], tokens: list[int]) -> None:
+    edges = sorted(edges)
+    parts = list(zip(edges[::2], edges[1::2], strict=False))
+    found = runs.split_parts(tokens, parts, 8)
+    assert runs.joined(found) == parts
+    assert not any(low < token < high for token in tokens for low, high in found)
+    assert all(a[1] <= b[0] for a, b in pairwise(found))
 
 
 def test_an_unknown_table_is_refused(store: MemoryStore) -> None:

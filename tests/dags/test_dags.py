@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 
+from tests.batch.test_refused import REASON, REFUSED, problem, seal
 from tests.status import bucket
+from writetime.batch.publish import Published, write_published
+from writetime.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "dags").glob("*.py"))
 PROBLEMS = "writetime_problems"
 DAGS = {path.stem for path in FILES} - {PROBLEMS}
+AUDIT = ["--late=3", "--ranges=16", "--reread=none", "--most=64"]
 
 _DESCRIBE = """
 import json, os, sys
@@ -37,9 +41,15 @@ def rendered(dag, task, given):
     lines = [templates.from_string(line).render(params=params, dag_run=run, macros=macros) for line in task.application_args[2:]]
     return [line for line in lines if line]
 
+table = {"table": "shop.orders", "table_id": "7", "reason": "x"}
+mapped = {"SegmentOperator": {"segment": "cdc/x"}, "TableOperator": table, "WaitingTableOperator": {"table": "shop.orders"}}
+
+def unmapped(task):
+    return task.unmap(mapped[task.operator_class.__name__]) if task.is_mapped else task
+
 def told(task):
     # As a worker has it: what is mapped gets its defaults there.
-    task = task.unmap({"segment": "cdc/x"}) if task.is_mapped else task
+    task = unmapped(task)
     spark = type(task).__name__ in ("SparkJobOperator", "CheckJobOperator")
     return {
         "retries": task.retries,
@@ -153,7 +163,7 @@ if "cdc_watch__bets" in bag.dags:
     watches.append(watched(bag.dags["cdc_watch__bets"].get_task("watch"), found))
 
 links = {
-    dag_id: [link.get_link(task.unmap({"segment": "cdc/x"}) if task.is_mapped else task, ti_key=None)]
+    dag_id: [link.get_link(unmapped(task), ti_key=None)]
     for dag_id, dag in bag.dags.items()
     for task in dag.tasks
     if task.task_id == "segment"
@@ -165,7 +175,13 @@ print("@@" + json.dumps(found | {"notices": notices, "watches": watches, "shown"
 
 
 def describe(home: Path, config: Path | str | None) -> dict[str, Any]:
-    """The DAGs as Airflow loads them, in a process of their own: Airflow configures itself once per process."""
+    """The DAGs as Airflow loads them."""
+    found: dict[str, Any] = run(_DESCRIBE, home, config)
+    return found
+
+
+def run(script: str, home: Path, config: Path | str | None) -> Any:
+    """What the script prints, in a process of its own: Airflow configures itself once per process."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "WRITETIME"))}
     env = inherited | {
         "AIRFLOW_HOME": str(home),
@@ -177,15 +193,62 @@ def describe(home: Path, config: Path | str | None) -> dict[str, Any]:
         "PAGER_TOKEN": "{{ not a template }}",
         "WRITETIME_CQL_PASSWORD": "of-all",
         "WRITETIME_CQL_PASSWORD__BETS": "of-bets",
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "plugins"))),
     }
     if config:
         env["WRITETIME_CONFIG"] = str(config)
-    command = [sys.executable, "-c", _DESCRIBE, str(ROOT / "dags")]
+    command = [sys.executable, "-c", script, str(ROOT / "dags")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=home)
     marked = [line for line in done.stdout.splitlines() if line.startswith("@@")]
     assert marked, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(marked[-1][2:])
-    return found
+    return json.loads(marked[-1][2:])
+
+
+_SQUARES = """
+import json, logging, os
+from types import SimpleNamespace
+import writetime_operators as ops
+
+logging.disable(logging.CRITICAL)
+mine = {"config": os.environ["WRITETIME_CONFIG"]}
+def outcome(operator, attempt):
+    context = {"ti": SimpleNamespace(try_number=attempt)}
+    try:
+        return [operator.execute(context), context.get("table")]
+    except ops.AirflowFailException as error:
+        return [str(error), context.get("table")]
+
+told = []
+for batch in ("1", "2"):
+    told.append(ops.FailedSegmentsOperator(task_id=f"s{batch}", batch=batch, **mine).execute({}))
+    told.append(ops.FailedTablesOperator(task_id=f"t{batch}", batch=batch, **mine).execute({}))
+(table,) = told[1]
+told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
+told.append(ops.WaitingTablesOperator(task_id="w", **mine).execute({}))
+told += [outcome(ops.WaitingTableOperator(task_id=name, table=f"shop.{name}", **mine), 1) for name in ("orders", "sent")]
+print("@@" + json.dumps(told))
+"""
+
+
+def test_squares_of_tables(tmp_path: Path) -> None:
+    """What the tasks find in a bucket: a table that could not be shown, and one whose events cannot be sent."""
+    store = LocalStore(tmp_path / "bucket")
+    waits, damaged = seal(store, 1, [REFUSED], [problem(bucket.ORDERS)], [problem(None, "damage")], quarantined=1)
+    seal(store, 2, [REFUSED])
+    write_published(store, bucket.CLUSTER, Published(batch=2, events=0, waiting={"shop.orders": 1}, reasons={"shop.orders": "too large"}))
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
+    (segments, tables, *quiet, red, green, waiting, stuck, sent) = run(_SQUARES, tmp_path, config)
+    assert segments == [damaged]
+    assert tables == [{"table": "shop.orders", "table_id": str(bucket.ORDERS), "reason": REASON}]
+    assert quiet == [[], []]
+    assert REASON in red[0]
+    assert "1 segments wait" in red[0]
+    assert red[1] == "shop.orders"
+    assert green == [[waits], "shop.orders"]
+    assert waiting == ["shop.orders"]
+    assert "events since batch 1 cannot be published: too large" in stuck[0]
+    assert sent == [None, "shop.sent"]
 
 
 @pytest.fixture(scope="module")
@@ -218,11 +281,13 @@ def test_ingest_archives_before_it_points_at_bad_segments(loaded: dict[str, Any]
     assert {name: task["down"] for name, task in tasks.items()} == {
         "plan": ["ingest"],
         "ingest": ["archive"],
-        "archive": ["failed_segments"],
+        "archive": ["failed_segments", "failed_tables"],
         "failed_segments": ["segment"],
         "segment": [],
+        "failed_tables": ["table"],
+        "table": [],
     }
-    assert tasks["segment"]["retries"] == 0
+    assert tasks["segment"]["retries"] == tasks["table"]["retries"] == 0
     assert tasks["ingest"]["retries"] == 2
 
 
@@ -243,8 +308,8 @@ def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
             ["--share=0.1", "--seed=20260504", "--wait=900", "--table=shop.orders", "--token-range=1:2", "--values"],
         ],
         "cdc_audit": [
-            ["--end=2026-05-04T09:00:00+00:00", "--start=2026-05-03T09:00:00+00:00", "--late=3", "--ranges=16"],
-            ["--end=2026-05-05T00:00Z", "--start=2026-05-04T00:00Z", "--late=3", "--ranges=16"],
+            ["--end=2026-05-04T09:00:00+00:00", "--start=2026-05-03T09:00:00+00:00", *AUDIT],
+            ["--end=2026-05-05T00:00Z", "--start=2026-05-04T00:00Z", *AUDIT],
         ],
     }
 
@@ -364,7 +429,7 @@ def test_tasks_take_slots_of_the_pools_that_are_configured(loaded: dict[str, Any
     def pools(found: dict[str, Any], dag_id: str) -> dict[str, str]:
         return {task_id: task["pool"] for task_id, task in found["dags"][dag_id]["tasks"].items()}
 
-    others = ("plan", "archive", "failed_segments", "segment")
+    others = ("plan", "archive", "failed_segments", "segment", "failed_tables", "table")
     assert pools(several, "cdc_ingest__bets") == {"ingest": "spark", **dict.fromkeys(others, "cdc")}
     assert pools(several, "cdc_ingest__orders") == {"ingest": "cdc", **dict.fromkeys(others, "cdc")}
     assert pools(several, "cdc_verify__bets") == {"verify": "spark"}

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from spark_jobs import audit, bootstrap
 from spark_jobs.audit import Audit, run
+from spark_jobs.bootstrap import Bootstrap
 from spark_jobs.session import spark_session
+from tests.bootstrap.test_run import CLUSTER, config, tell_schema
+from tests.bootstrap.test_run import NOW as START
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_shelve import configured
+from tests.store.memory import MemoryStore
 from writetime import names
-from writetime.audit import AuditReport
+from writetime.audit import AuditReport, Gap, ranges
 from writetime.batch.documents import Sealed
+from writetime.bootstrap import run as runs
+from writetime.bootstrap.run import LOWEST
 from writetime.errors import ConfigError
+from writetime.schema.model import Table
 from writetime.store import open_store
 
 pytestmark = pytest.mark.spark
@@ -77,6 +88,43 @@ def test_what_the_archive_has_let_go_is_no_gap(tmp_path: Path) -> None:
     # From there on it looks further, and finds no catalog to start Spark with.
     with pytest.raises(ConfigError, match="catalog"):
         run(config, kept, kept + timedelta(hours=1))
+
+
+def test_ranges_of_gaps_are_read_again_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a ring: what is asked of a bootstrap, and what the report tells of it."""
+    read: list[tuple[str, list[runs.Range] | None, str]] = []
+
+    def read_table(job: Bootstrap, table: Table, parts: list[runs.Range] | None = None) -> runs.Run:
+        read.append((table.full_name, parts, job.config.snapshot.consistency))
+        if table.name == "notes":
+            raise PySparkException("in a stage\nwriteTime is no error\nwritetime.errors.BatchError: a replica is down\nat a line")
+        run = runs.begin(job.store, job.cluster, table, part=None, ranges=parts or [], consistency="ALL", now=START)
+        return run.model_copy(update={"rows": 7, "frames": 1})
+
+    store = MemoryStore()
+    tell_schema(store)
+    monkeypatch.setattr(bootstrap, "open_store", lambda _: store)
+    monkeypatch.setattr(Bootstrap, "read_table", read_table)
+    about = {"host_id": "b", "first": 1, "last": 1, "lacks": 1, "expected": 2, "reason": "segment missing", "told": "", "verdict": "alarm"}
+    gaps = [Gap.model_validate({**about, "table": f"shop.{name}", "ranges": [3, 0, 1]}) for name in ("notes", "nothing", "orders")]
+    times = dict.fromkeys(("started_at", "finished_at", "start", "end"), START)
+    whole = AuditReport(cluster=CLUSTER, datacenters=[], ranges=ranges(4), nodes=[], tables=[], gaps=gaps, groups=[], **times)
+    one = config(snapshot={"consistency": "ONE"})
+    report = audit.read_again(one, cast(SparkSession, None), whole, audit.Rereading("alarms", most=8))
+    first, second, _, last = ranges(4)
+    assert read == [("shop.notes", [(LOWEST, second[1]), last], "ALL"), ("shop.orders", [first, last], "ALL")]
+    notes, nothing, orders = report.reread
+    assert "a replica is down" in notes.trouble
+    assert "no such table" in nothing.trouble
+    assert (orders.ranges, orders.rows, orders.frames, orders.consistency, orders.trouble) == ([0, 3], 7, 1, "ALL", "")
+    assert store.head(orders.run) is not None
+    assert report.not_reread == 1
+
+
+def test_without_a_way_to_ask_the_ring_nothing_is_begun() -> None:
+    unreachable = config().model_copy(update={"cluster": config().cluster.model_copy(update={"cql": None})})
+    with pytest.raises(ConfigError, match=r"cluster\.cql"):
+        audit.run(unreachable, START, START + timedelta(hours=1), reread=audit.Rereading("gaps"))
 
 
 def test_a_part_of_the_time(shipped: Pipeline) -> None:

@@ -36,7 +36,8 @@ Range = tuple[int, int]
 
 
 class Run(Document):
-    """`part` None: the whole ring. `finished_at` None: not finished."""
+    """`part` None: the whole ring; where it is of several parts, from the first one's start to the last one's end. `finished_at` None: not
+    finished."""
 
     run: str
     cluster: str
@@ -110,6 +111,23 @@ def split(tokens: Sequence[int], part: Range | None, wanted: int) -> list[Range]
     return found
 
 
+def joined(found: Iterable[Range]) -> list[Range]:
+    """The same tokens in as few ranges as there can be, in order."""
+    made: list[Range] = []
+    for start, end in sorted(found):
+        if made and start <= made[-1][1]:
+            made[-1] = (made[-1][0], max(end, made[-1][1]))
+        else:
+            made.append((start, end))
+    return made
+
+
+def split_parts(tokens: Sequence[int], parts: Sequence[Range], wanted: int) -> list[Range]:
+    """Parts of the ring in about `wanted` ranges in all, each of them as `split` does it."""
+    whole = sum(end - start for start, end in parts)
+    return [each for start, end in parts for each in split(tokens, (start, end), max(1, wanted * (end - start) // whole))]
+
+
 # --- runs ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -141,10 +159,10 @@ def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Ite
             yield Run.model_validate_json(store.read(info.name))
 
 
-def unfinished(store: Store, cluster: str, table: Table, part: Range | None) -> Run | None:
-    """The run of this life of the table, and of this part of it, to go on with."""
-    found = [run for run in runs(store, cluster, table.keyspace, table.name) if run.finished_at is None]
-    return next((run for run in reversed(found) if (run.table_id, run.part) == (table.id, part)), None)
+def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] | None) -> Run | None:
+    """The run of this life of the table, and of these parts of it (None: of all), to go on with."""
+    found = [run for run in runs(store, cluster, table.keyspace, table.name) if run.finished_at is None and run.table_id == table.id]
+    return next((run for run in reversed(found) if (None if run.part is None else joined(run.ranges)) == parts), None)
 
 
 def read_to_the_end(found: Iterable[Run]) -> set[UUID]:
