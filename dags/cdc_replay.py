@@ -15,12 +15,16 @@ nothing and is published by nobody twice; what was missing comes in.
 
 * From a shell: `airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed`
 * From the UI: trigger with `start` and `end`.
+* **To compare**: with `namespace`, say `check`, the rows go into tables of their own (`<keyspace>__check`, `<keyspace>__check__changes`), made
+  of these hours alone. Nothing is published, and tables, state and batches of the pipeline stay as they are. Hours before the purge horizon
+  go this way only. Several runs into one namespace add up. What to compare with, and how to remove it: `docs/runbook.md`.
 
 Its own hourly schedule does nothing: it is there because a backfill needs one. Those empty runs are why a backfill has to say
 `--reprocess-behavior completed` (in the UI: All Runs): Airflow would pass over their hours. `plan` is retried while another batch is open.
 """
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
+NAMESPACE = "{{ params.namespace or '' }}"
 
 for pipeline in settings():
     with DAG(
@@ -40,15 +44,25 @@ for pipeline in settings():
             "end": Param(
                 None, type=["null", "string"], format="date-time", title="To", description="End (UTC), excluded. Empty: the run's."
             ),
+            "namespace": Param(
+                None,
+                type=["null", "string"],
+                pattern="^[a-z][a-z0-9]*(_[a-z0-9]+)*$",
+                title="Namespace",
+                description="Empty: the live tables. Else tables of their own, to be compared, are called after it.",
+            ),
         },
     ):
         plan = PlanReplayOperator(
             task_id="plan",
             start="{{ params.start or data_interval_start.isoformat() }}",
             end="{{ params.end or data_interval_end.isoformat() }}",
+            namespace=NAMESPACE,
             retries=20,
             retry_delay=timedelta(seconds=15),
         )
-        ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[pipeline.outbox])
-        archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
+        ingest = SparkJobOperator(
+            task_id="ingest", job="ingest", arguments=["--batch", BATCH, f"--namespace={NAMESPACE}"], outlets=[pipeline.outbox]
+        )
+        archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, namespace=NAMESPACE, outlets=[pipeline.tables])
         plan >> ingest >> archive

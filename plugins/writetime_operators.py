@@ -115,20 +115,22 @@ class PlanBatchOperator(PipelineOperator):
 
 
 class PlanReplayOperator(PipelineOperator):
-    """Plan a batch over the archived segments of an interval of hours; its number is the XCom. Skips when there are none."""
+    """Plan a batch over the archived segments of an interval of hours; its number is the XCom. Skips when there are none. A `namespace`:
+    for tables of its own, to be compared."""
 
-    template_fields: Sequence[str] = ("start", "end")
+    template_fields: Sequence[str] = ("start", "end", "namespace")
 
-    def __init__(self, *, start: str, end: str, **kwargs: Any) -> None:
+    def __init__(self, *, start: str, end: str, namespace: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.start = start
         self.end = end
+        self.namespace = namespace
 
     def execute(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
         start, end = datetime.fromisoformat(self.start), datetime.fromisoformat(self.end)
-        plan = partial(plan_replay, start=start, end=end)
+        plan = partial(plan_replay, start=start, end=end, namespace=self.namespace or None)
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
         return manifest.number
@@ -226,14 +228,17 @@ class ArchiveBatchOperator(PipelineOperator):
     """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object. An asset alias among its
     outlets gets an asset for each table that has changed: a hint, for DAGs that start on it; the seal is what counts."""
 
-    template_fields: Sequence[str] = ("batch",)
+    template_fields: Sequence[str] = ("batch", "namespace")
     operator_extra_links = (BatchLink(),)
 
-    def __init__(self, *, batch: str, **kwargs: Any) -> None:
+    def __init__(self, *, batch: str, namespace: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batch = batch
+        self.namespace = namespace
 
     def execute(self, context: Context) -> dict[str, str]:
+        if self.namespace:
+            raise AirflowSkipException("a replay into a namespace of its own moves nothing")
         config, store = self.pipeline()
         try:
             moved: dict[str, str] = dict(archive(store, config.cluster.name, int(self.batch)))

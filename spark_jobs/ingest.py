@@ -1,4 +1,4 @@
-"""The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N`
+"""The ingest job: run one planned batch to its seal. `spark-submit ingest.py --config FILE --batch N [--namespace NAME]`
 
     manifest ─► survey ─► learn schema and truncates ─► route ─► shuffle by (table, key bucket) ─► explode ─► sort ─► join ─┬─► quarantine
                                                                                                                             ├─► changes
@@ -89,10 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one planned batch to its seal.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--batch", required=True, type=int, help="number of the batch, as planned")
+    parser.add_argument("--namespace", default="", help="of a replay that is to be compared: the namespace that it was planned for")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of text for people")
     options = parser.parse_args(arguments)
     try:
-        sealed = run(load(options.config), options.batch)
+        config = load(options.config)
+        sealed = run(config.beside(options.namespace) if options.namespace else config, options.batch)
     except WritetimeError as error:
         log.error("batch failed", batch=options.batch, **error.as_dict())
         print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
@@ -461,12 +463,17 @@ class Batch:
             "object": self.manifest.segments[segment].object,
             **detail,
         }
+        if self.manifest.namespace is not None:
+            # What is only compared leaves no trace on what waits for a person.
+            return problem.model_copy(update={"quarantined_as": None})
         for name, data in ((f"{stem}.bin", body), (f"{stem}.json", json.dumps(about, indent=1).encode())):
             self.store.put(name, data)
         return problem
 
     def _settle(self, segment: SegmentInput, problems: list[Problem]) -> list[Settled]:
         """The pieces of earlier batches that this one could use; their notes say so from now on."""
+        if self.manifest.namespace is not None:
+            return []
         if not {problem.kind for problem in problems} <= _OF_ONE_FRAME or (problems and segment.ref.node.origin == "retry"):
             # Who knows what lay in a damaged range. What is retried by itself is one frame.
             return []
@@ -561,7 +568,7 @@ class Batch:
     def _commit_quarantine(self) -> None:
         """Tell the warehouse of pieces that are new in quarantine, and of those that are settled."""
         pieces = of_batch(self.manifest, [self.outcomes[index] for index in range(len(self.manifest.segments))])
-        if pieces and self.config.quarantine.table:
+        if pieces and self.config.quarantine.table and self.manifest.namespace is None:
             learner = read_schema(self.store, self.manifest.cluster, self.manifest.number)
             self._warehouse().write_quarantine(with_bytes(pieces, self.store, learner, self.config), self.manifest.number)
             log.info("quarantine committed", pieces=len(pieces), batch=self.manifest.number)
@@ -676,7 +683,8 @@ class Batch:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
         fence = Fence(self.store, self.manifest.cluster)
         cells = self.config.events.shape == "cells"
-        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, cells=cells)
+        beside = self.manifest.namespace
+        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, cells=cells, beside=beside)
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:

@@ -211,35 +211,44 @@ class _Notes:
 
 class Warehouse:
     """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
-    to tables of another name. `cells`: changes tell when cells were written, and when they expire."""
+    to tables of another name. `cells`: changes tell when cells were written, and when they expire. `beside`: the namespace that a replay
+    goes into, beside the live tables."""
 
     def __init__(
-        self, spark: SparkSession, catalog: str, layout: WarehouseConfig | None = None, fence: Fence | None = None, *, cells: bool = False
+        self,
+        spark: SparkSession,
+        catalog: str,
+        layout: WarehouseConfig | None = None,
+        fence: Fence | None = None,
+        *,
+        cells: bool = False,
+        beside: str | None = None,
     ) -> None:
         self.spark = spark
         self.catalog = catalog
         self.layout = layout or WarehouseConfig()
         self.fence = fence
         self.cells = cells
+        self.beside = beside
         self._notes = _Notes(spark)
         self._making = Lock()
 
     def changes_of(self, table: Table) -> str | None:
         """Name of the table that holds this life's changes, or None if there is none yet."""
         plain = to_column(table.name)
-        names = [self._name(to_changes_namespace(table.keyspace), called) for called in (plain, _life_name(plain, table.id))]
+        names = [self._name(self._changes_in(table), called) for called in (plain, _life_name(plain, table.id))]
         held = ((name, self._held(name)) for name in names)
         return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
 
     def current_of(self, table: Table) -> str | None:
         """Name of the table that holds this life's current rows, or None if there is none."""
-        name = self._name(to_namespace(table.keyspace), to_column(table.name))
+        name = self._name(self._current_in(table), to_column(table.name))
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
     def why_not(self, table: Table) -> str | None:
         """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
-        namespaces = (to_namespace(table.keyspace), to_changes_namespace(table.keyspace))
+        namespaces = (self._current_in(table), self._changes_in(table))
         try:
             for namespace in namespaces:
                 self._life(self._name(namespace, to_column(table.name)))
@@ -315,7 +324,7 @@ class Warehouse:
     def empty_current(self, table: Table, batch: int) -> None:
         """Of a table that was dropped: take its current rows away, if it has any. Iceberg's snapshots keep what they were."""
         with self._fenced(batch):
-            _, held = self._place(to_namespace(table.keyspace), table, batch)
+            _, held = self._place(self._current_in(table), table, batch)
             seen, done = (None, True) if held is None else self._look_at(held, batch)
             if held is not None and seen is not None and not done:
                 held.empty(_snapshot_properties(batch, "rows"))
@@ -368,7 +377,7 @@ class Warehouse:
             shape = RowShape.of(table, schema)
             if self.changes_of(table) is not None:
                 self._changes(shape, schema, batch)
-            if not table.dropped and self._life(self._name(to_namespace(table.keyspace), to_column(table.name))) is not None:
+            if not table.dropped and self._life(self._name(self._current_in(table), to_column(table.name))) is not None:
                 self._current(shape, schema, batch)
 
     def quarantine(self) -> str | None:
@@ -418,7 +427,7 @@ class Warehouse:
     def _changes(self, shape: RowShape, schema: Schema, batch: int) -> IcebergTable:
         """The table for this life's changes, made or brought to the shape that it has to have."""
         table = shape.table
-        name, held = self._place(to_changes_namespace(table.keyspace), table, batch)
+        name, held = self._place(self._changes_in(table), table, batch)
         told = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
         columns = from_arrow_schema(changes_schema(shape))
         if held is None:
@@ -429,7 +438,7 @@ class Warehouse:
     def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
         """The table for this life's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
         table = shape.table
-        name, held = self._place(to_namespace(table.keyspace), table, batch)
+        name, held = self._place(self._current_in(table), table, batch)
         facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
         columns = from_arrow_schema(current_schema(shape, facts))
         dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
@@ -525,6 +534,12 @@ class Warehouse:
             yield view
         finally:
             self.spark.catalog.dropTempView(view)
+
+    def _current_in(self, table: Table) -> str:
+        return to_namespace(table.keyspace, self.beside)
+
+    def _changes_in(self, table: Table) -> str:
+        return to_changes_namespace(table.keyspace, self.beside)
 
     def _name(self, namespace: str, table: str) -> str:
         return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))

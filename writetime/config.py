@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from writetime import columns
+from writetime import columns, names
 from writetime.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -636,6 +636,12 @@ class PipelineConfig(_Model):
         le=100_000,
         description="Segments that a batch takes in at most, the oldest first: how much of an outage's backlog Spark gets to do at once.",
     )
+
+    def beside(self, namespace: str) -> PipelineConfig:
+        """The pipeline as replays into a namespace of their own have it: with batches and a state of their own, of which nothing but the
+        warehouse tells."""
+        cluster = self.cluster.model_copy(update={"name": names.beside(self.cluster.name, namespace), "cql": None})
+        return self.model_copy(update={"cluster": cluster, "kafka": None, "files": None})
 
     def state_url(self, name: str) -> str:
         """Where what `names` calls so lies, of the state."""

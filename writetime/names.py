@@ -15,6 +15,7 @@
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that is not sent
     claims/<topic>/<batch>-<ordinal>                                      an event that is too large for its topic
+    {batches,state,leases}/<cluster>.replay.<namespace>/                  the same of replays into a namespace of their own
     state/<cluster>/<table id>/g<generation>/b<bucket>/                   state shards
     leases/<cluster>/<table id>/g<generation>/b<bucket>.json              who writes to a state shard, and what was written last
     frames/<cluster>/<origin>-<run>/CommitLog-8-<n>.log                   frames that no node logged: read from the ring, or retried
@@ -328,6 +329,11 @@ def quarantine_prefix(cluster: str) -> str:
 
 def nodes_prefix(cluster: str) -> str:
     return f"nodes/{part(cluster)}/"
+
+
+def beside(cluster: str, namespace: str) -> str:
+    """What stands for the cluster in names of batches and state, of replays into a namespace of their own."""
+    return f"{cluster}.replay.{namespace}"
 
 
 def batches_prefix(cluster: str) -> str:

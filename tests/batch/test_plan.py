@@ -4,20 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from tests.commitlog.examples import RANGES_TABLE
+from tests.schema.examples import create_table
 from writetime import names
 from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.documents import Accounting, Ending, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome, ShardVersions, total
-from writetime.batch.plan import EXPIRY_PAUSE, checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_manifest
+from writetime.batch.documents import (
+    Accounting,
+    Ending,
+    LedgerEntry,
+    LocalDocument,
+    Manifest,
+    Problem,
+    Sealed,
+    SegmentOutcome,
+    ShardVersions,
+    TruncationRecord,
+    total,
+)
+from writetime.batch.plan import (
+    EXPIRY_PAUSE,
+    History,
+    checked_clock,
+    history,
+    plan_ingest,
+    plan_maintain,
+    plan_replay,
+    read_manifest,
+    read_schema,
+    read_sealed,
+)
 from writetime.batch.publish import Published, publish_due, write_published
 from writetime.batch.shelve import let_go, pack
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
+from writetime.schema.learn import SchemaLearner
 from writetime.store import open_store
 from writetime.store.local import LocalStore
 
@@ -71,7 +98,7 @@ def seal(
         snapshots_applied=manifest.schema_snapshots,
         horizon=horizon,
     )
-    store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
+    store.put(names.batch_object(manifest.cluster, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
     return sealed
 
 
@@ -359,6 +386,91 @@ def test_a_replay_of_hours_that_the_archive_has_let_go_is_refused(store: LocalSt
         plan_replay(store, CLUSTER, start=hour - timedelta(minutes=1), end=hour + timedelta(hours=1), now=NOW)
     assert not raised.value.retriable
     assert plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW) is not None
+
+
+def told(store: LocalStore, number: int, cluster: str = CLUSTER, *, at: datetime | None = None) -> SchemaLearner:
+    """What a sealed batch has learnt: a table, and a node's TRUNCATE of it."""
+    learner = SchemaLearner()
+    learner.apply(create_table(replace(RANGES_TABLE, keyspace="shop"), 1_600_000_000_000_000))
+    store.put(names.batch_object(cluster, number, "schema"), learner.to_json().encode())
+    if at is not None:
+        record = TruncationRecord(table_id=RANGES_TABLE.id, segment=1, position=2, at=int(at.timestamp() * 1000), writetime=3)
+        later = record.model_copy(update={"at": record.at + 10 * 3_600_000})
+        store.put(names.batch_object(cluster, number, "local"), LocalDocument(truncations={"h": [record, later]}).to_bytes())
+    return learner
+
+
+def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -> None:
+    """Behind the horizon as well, and beside a batch that is open."""
+    hour = NOW.replace(minute=0)
+    for number, offset in ((1, 0), (2, 60)):
+        ship(store, number, sealed_at=hour + timedelta(minutes=offset))
+    seal(store, planned(store), horizon=int((hour + timedelta(days=1)).timestamp()))
+    learner = told(store, 1, at=hour - timedelta(hours=1))
+    archive(store, CLUSTER, 1)
+    ship(store, 3)
+    planned(store)
+    before = {(info.name, info.generation) for info in store.list("")}
+
+    def replay(at: datetime) -> Manifest | None:
+        return plan_replay(store, CLUSTER, start=at, end=at + timedelta(hours=1), now=NOW, namespace="check")
+
+    chain = names.beside(CLUSTER, "check")
+    assert replay(hour - timedelta(days=1)) is None
+    assert history(store, chain) == History(0, None)
+    first = replay(hour)
+    assert first is not None
+    assert (first.number, first.kind, first.cluster, first.base, first.since, first.namespace) == (2, "replay", chain, 1, None, "check")
+    assert [segment.object for segment in first.segments] == [ref(1).archived(hour)]
+    assert replay(hour) == first
+    with pytest.raises(BatchBusy):
+        replay(hour + timedelta(hours=1))
+    origin = read_sealed(store, chain, 1)
+    assert origin is not None
+    assert (origin.segments, origin.state, origin.horizon) == ([], {}, None)
+    assert read_schema(store, chain, 1).to_json() == learner.to_json()
+    local = LocalDocument.read(store, names.batch_object(chain, 1, "local"))
+    assert local is not None
+    assert [(host, len(records)) for host, records in local.truncations.items()] == [("h", 1)], "none since the interval began"
+
+    seal(store, first)
+    told(store, 2, chain)
+    second = replay(hour + timedelta(hours=1))
+    assert second is not None
+    assert (second.number, second.base, second.since) == (3, 2, first.now)
+    assert [segment.ref.segment.id for segment in second.segments] == [2]
+    after = {(info.name, info.generation) for info in store.list("")}
+    assert before <= after
+    assert {name.split("/")[1] for name, _ in after - before} == {names.part(chain)}
+
+
+def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalStore) -> None:
+    hour = NOW.replace(minute=0)
+    ship(store, 1, sealed_at=hour)
+    seal(store, planned(store))
+    told(store, 1)
+    archive(store, CLUSTER, 1)
+    chain = names.beside(CLUSTER, "check")
+    first = plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check")
+    for name in (names.batch_object(chain, 2, "manifest"), names.batch_object(chain, 1, "sealed")):
+        store.delete(name)
+    assert plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check") == first
+
+
+@pytest.mark.parametrize("namespace", ["changes", "a__b", "_a", "a_", "A", "1a", "", "x", "mine"])
+def test_a_namespace_that_is_no_name_or_somebody_elses(store: LocalStore, namespace: str) -> None:
+    ship(store, 1)
+    mine = planned(store)
+    seal(store, mine)
+    told(store, 1)
+    learner = read_schema(store, CLUSTER, 1)
+    learner.apply(create_table(replace(RANGES_TABLE, keyspace="shop__x", id=UUID(int=5)), 1_600_000_000_000_000))
+    store.put(names.batch_object(CLUSTER, 1, "schema"), learner.to_json().encode())
+    other = mine.model_copy(update={"cluster": names.beside(CLUSTER, "mine")})
+    store.put(names.batch_object(other.cluster, 1, "manifest"), other.to_bytes())
+    seal(store, other)
+    with pytest.raises(BatchError, match="plan a replay"):
+        plan_replay(store, CLUSTER, start=NOW, end=NOW, now=NOW, namespace=namespace)
 
 
 def test_a_replay_of_empty_hours(store: LocalStore) -> None:

@@ -18,6 +18,8 @@ from writetime.cql.names import (
     from_avro,
     from_column,
     from_topic,
+    is_beside,
+    namespace_clash,
     to_avro,
     to_changes_namespace,
     to_column,
@@ -206,3 +208,22 @@ def test_topics_that_kafka_takes_for_one() -> None:
     assert sorted(clashes([], clash)) == sorted(clash)
     # What is there already is Kafka's business.
     assert clashes(clash, [*clash, "cdc.shop.orders"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("keyspaces", "beside", "clash"), [({"shop", "shop_x"}, "x", None), ({"shop", "shop__x"}, "x", "shop__x"), ({"shop__x"}, "x", None)]
+)
+def test_a_keyspace_that_is_called_as_replays_of_another_one(keyspaces: set[str], beside: str, clash: str | None) -> None:
+    assert namespace_clash(keyspaces, beside) == clash
+
+
+@given(
+    st.lists(st.sampled_from(("a", "a_", "a__b", "_", "x__changes", "X")), min_size=2, max_size=2),
+    st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True).filter(is_beside), min_size=2, max_size=2),
+)
+def test_no_two_replays_share_a_namespace(keyspaces: list[str], besides: list[str]) -> None:
+    pairs = set(zip(keyspaces, besides, strict=True))
+    made = {
+        namespace for keyspace, beside in pairs for namespace in (to_namespace(keyspace, beside), to_changes_namespace(keyspace, beside))
+    }
+    assert len(made) == 2 * len(pairs)

@@ -201,6 +201,7 @@ class Manifest(Document):
     schema_snapshots: list[str] = []
     nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
     interval: tuple[datetime, datetime] | None = None
+    namespace: str | None = Field(default=None, description="Of a replay that is to be compared: where its rows go. Null: the live tables.")
 
 
 class Problem(Document):

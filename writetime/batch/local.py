@@ -223,7 +223,9 @@ class _Past:
 
     def _past(self, cut: Cut) -> Iterator[SegmentInput]:
         """The segments that may hold frames past the cut."""
-        for segment in self._segments_from(self._earliest(cut)):
+        # What was not replayed into a namespace is none of it.
+        namespace = self._manifest.namespace
+        for segment in self._segments_from(self._earliest(cut)) if namespace is None else self._folded(1):
             if _identity(segment) not in self._mine and not _takes_all(cut, segment):
                 yield segment
 

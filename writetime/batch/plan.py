@@ -20,7 +20,8 @@ from typing import Final
 
 from writetime import archived, names, parts
 from writetime.batch.archive import archive
-from writetime.batch.documents import BatchKind, LedgerEntry, Manifest, Mark, Sealed, SegmentInput, Tail
+from writetime.batch.documents import BatchKind, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail
+from writetime.cql.names import is_beside, namespace_clash
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
@@ -137,30 +138,97 @@ def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: d
     return now.timestamp() >= read_manifest(store, cluster, sealed.number).now + EXPIRY_PAUSE
 
 
-def plan_replay(store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime) -> Manifest | None:
+def plan_replay(
+    store: Store, cluster: str, *, start: datetime, end: datetime, now: datetime, namespace: str | None = None
+) -> Manifest | None:
     """A batch over the archived segments sealed in [start, end), whole hours; None when there are none.
 
     BatchBusy while another batch is unsealed: run that one first (the next scheduled ingest does), then plan again. BatchError for an
     interval that begins before the horizon: tombstones of that time may be gone, and what they had deleted would stand up again. And for
     one that begins before what the archive still keeps: only a part of it would be there.
+
+    With a `namespace` it is a batch beside the pipeline's own, of a chain that begins with nothing but what is known of the schema and of
+    TRUNCATEs before the interval; further replays into the same namespace are folded into what is there. No horizon is in its way.
     """
-    past = history(store, cluster)
+    chain = cluster if namespace is None else names.beside(cluster, namespace)
+    past = history(store, chain)
     interval = (start.astimezone(UTC), end.astimezone(UTC))
-    if past.open:
-        open_batch = read_manifest(store, cluster, past.last)
+    begun = namespace is None or past.sealed is not None
+    if past.open and begun:
+        open_batch = read_manifest(store, chain, past.last)
         if open_batch.kind == "replay" and open_batch.interval == interval:
             return open_batch
-        raise _busy(store, cluster, past, "plan a replay")
-    _expect_kept(past.sealed.kept_from if past.sealed else None, start, cluster)
-    _expect_not_behind(past.sealed.horizon if past.sealed else None, start, cluster)
-    _finish(store, cluster, past)
+        raise _busy(store, chain, past, "plan a replay")
+    live = past.sealed if namespace is None else history(store, cluster).sealed
+    _expect_kept(live.kept_from if live else None, start, cluster)
+    if namespace is None:
+        _expect_not_behind(past.sealed.horizon if past.sealed else None, start, cluster)
+    else:
+        _expect_free(store, cluster, namespace)
+    _finish(store, chain, past)
     segments = []
     for hour in _hours(start, end):
         found = archived.every(store, names.archive_hour_prefix(cluster, hour))
         segments += [SegmentInput.from_object(info) for info in found]
     if not segments:
         return None
-    return _create(store, cluster, past, "replay", segments, [], now, interval)
+    if namespace is None:
+        return _create(store, cluster, past, "replay", segments, [], now, interval)
+    if not begun:
+        past = _begin_beside(store, cluster, namespace, interval)
+    snapshots = _new_snapshots(store, cluster, past.sealed)
+    return _create(store, cluster, past, "replay", segments, snapshots, now, interval, namespace)
+
+
+def _expect_free(store: Store, cluster: str, namespace: str) -> None:
+    """BatchError if the namespace cannot be told from what is somebody else's."""
+    sealed = history(store, cluster).sealed
+    keyspaces = {table.keyspace for table in read_schema(store, cluster, sealed.number if sealed else 0).schema().tables.values()}
+    why = None
+    if not is_beside(namespace):
+        why = "small letters, digits and single `_` make a namespace, and it is not called `changes`"
+    elif (clash := namespace_clash(keyspaces, namespace)) is not None:
+        why = f"the keyspace {clash} has that name in the warehouse"
+    elif (last := history(store, names.beside(cluster, namespace)).sealed) is not None:
+        chain = names.beside(cluster, namespace)
+        why = None if read_manifest(store, chain, last.number).namespace == namespace else f"batches of {chain} are a pipeline's own"
+    if why is not None:
+        raise BatchError(why, operation="plan a replay", obj=namespace, hint="Choose another name.")
+
+
+def _begin_beside(store: Store, cluster: str, namespace: str, interval: tuple[datetime, datetime]) -> History:
+    """Seal a first batch of the namespace, which is empty: the schema as the pipeline knows it, and TRUNCATEs before the interval. Dying
+    half-way leaves it unsealed, and it is written again."""
+    chain, sealed = names.beside(cluster, namespace), history(store, cluster).sealed
+    number = sealed.number if sealed else 0
+    local = LocalDocument.read(store, names.batch_object(cluster, number, "local")) or LocalDocument()
+    before = int(interval[0].timestamp() * 1000)
+    truncations = {host: [record for record in told if record.at < before] for host, told in local.truncations.items()}
+    manifest = Manifest(
+        number=1,
+        kind="replay",
+        cluster=chain,
+        created_at=interval[1],
+        # As if there were no batch before: whatever has expired by now is for the first replay to tell.
+        now=0,
+        base=0,
+        segments=[],
+        nodes=node_addresses(store, cluster),
+        namespace=namespace,
+    )
+    store.put(names.batch_object(chain, 1, "schema"), read_schema(store, cluster, number).to_json().encode())
+    store.put(names.batch_object(chain, 1, "local"), LocalDocument(truncations=truncations).to_bytes())
+    store.put(names.batch_object(chain, 1, "manifest"), manifest.to_bytes())
+    first = Sealed(
+        number=1,
+        kind="replay",
+        sealed_at=interval[1],
+        segments=[],
+        accounting=[],
+        state={},
+        snapshots_applied=sealed.snapshots_applied if sealed else [],
+    )
+    return History(1, seal(store, chain, first))
 
 
 def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | None:
@@ -210,8 +278,7 @@ def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> No
         "and rows that they deleted would come back",
         operation="plan a replay",
         obj=cluster,
-        hint="Replay a later interval; or rebuild in a fresh namespace: copy the archived segments to cdc/ in an empty bucket, and run a "
-        "pipeline of its own over it, with a catalog and a topic prefix of its own.",
+        hint="Replay a later interval; or replay this one into a fresh namespace (`namespace`), and compare.",
     )
 
 
@@ -230,13 +297,15 @@ def _create(
     snapshots: list[str],
     now: datetime,
     interval: tuple[datetime, datetime] | None = None,
+    namespace: str | None = None,
 ) -> Manifest:
+    chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
-    since = read_manifest(store, cluster, past.last).now if past.last else None
+    since = (read_manifest(store, chain, past.last).now or None) if past.last else None
     manifest = Manifest(
         number=past.last + 1,
         kind=kind,
-        cluster=cluster,
+        cluster=chain,
         created_at=now,
         now=since if kind == "maintain" and since is not None else max(int(now.timestamp()), since or 0),
         base=past.last,
@@ -245,8 +314,9 @@ def _create(
         schema_snapshots=snapshots,
         nodes=node_addresses(store, cluster),
         interval=interval,
+        namespace=namespace,
     )
-    name = names.batch_object(cluster, manifest.number, "manifest")
+    name = names.batch_object(chain, manifest.number, "manifest")
     try:
         store.put(name, manifest.to_bytes(), if_generation=0)
     except PreconditionFailed as error:

@@ -43,6 +43,7 @@ _ESCAPE_BUT_FOR_ITS_FIRST = re.compile(r"x[0-9a-f]{1,6}_")
 _CHANGES: Final = "__changes"
 _LIKE_CHANGES = re.compile(f"{_CHANGES}_*$")
 _PREFIX = re.compile(r"[a-zA-Z0-9._-]+")
+_BESIDE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 def to_avro(name: str) -> str:
@@ -67,15 +68,29 @@ def from_column(name: str) -> str:
     return _unescaped(name, _in_column, "a column's name")
 
 
-def to_namespace(keyspace: str) -> str:
-    """The namespace of a keyspace's current rows: `to_column`'s name, kept apart from the namespaces of changes."""
+def to_namespace(keyspace: str, beside: str | None = None) -> str:
+    """The namespace of a keyspace's current rows: `to_column`'s name, kept apart from the namespaces of changes. `beside`: that of rows
+    that were replayed to be compared, `<keyspace>__<beside>`; a keyspace may be called so (`namespace_clash`)."""
     called = to_column(keyspace)
-    return f"{called}_" if _LIKE_CHANGES.search(called) else called
+    called = f"{called}_" if _LIKE_CHANGES.search(called) else called
+    return called if beside is None else f"{called}__{beside}"
 
 
-def to_changes_namespace(keyspace: str) -> str:
-    """The namespace of a keyspace's changes, which is no keyspace's own."""
-    return f"{to_column(keyspace)}{_CHANGES}"
+def to_changes_namespace(keyspace: str, beside: str | None = None) -> str:
+    """The namespace of a keyspace's changes, which is no keyspace's own; `beside` as above."""
+    return f"{to_column(keyspace) if beside is None else to_namespace(keyspace, beside)}{_CHANGES}"
+
+
+def is_beside(text: str) -> bool:
+    """Whether replays may go into a namespace of that name: no two pairs of keyspace and name are one then."""
+    return _BESIDE.fullmatch(text) is not None and f"__{text}" != _CHANGES
+
+
+def namespace_clash(keyspaces: Iterable[str], beside: str) -> str | None:
+    """A keyspace that is called as another one's replays are, if there is one."""
+    keyspaces = set(keyspaces)
+    taken = {to_namespace(keyspace): keyspace for keyspace in keyspaces}
+    return next((taken[made] for keyspace in sorted(keyspaces) if (made := to_namespace(keyspace, beside)) in taken), None)
 
 
 def to_topic(prefix: str, keyspace: str, table: str) -> str:
