@@ -205,6 +205,19 @@ class IcebergTable:
         return None if found is None else int(found.snapshotId())
 
     @property
+    def rows(self) -> int | None:
+        """How many rows readers see, as the last commit tells without a look at data: records, without those that deletes by position take.
+        A delete whose file maintenance has rewritten counts until that tidies it up too. None if the commit does not tell."""
+        found = self._table.currentSnapshot()
+        if found is None:
+            return 0
+        summary = json.loads(self._java("org.apache.iceberg.util.JsonUtil").mapper().writeValueAsString(found.summary()))
+        numbers = [summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes")]
+        if None in numbers or int(numbers[2]):
+            return None
+        return max(0, int(numbers[0]) - int(numbers[1]))
+
+    @property
     def summaries(self) -> list[dict[str, str]]:
         """What the commits that are kept tell of themselves, the latest last."""
         metadata = self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current())

@@ -136,7 +136,8 @@ class Batch:
     rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
     dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending` those
     that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier attempt of
-    the batch may have told of; `untold`, by name, those of which something has changed that the stream does not tell."""
+    the batch may have told of; `untold`, by name, those of which something has changed that the stream does not tell; `rows`, by name, how
+    many rows those have by now that were written to, None if nobody tells."""
 
     config: PipelineConfig
     store: Store
@@ -153,6 +154,7 @@ class Batch:
     ending: set[UUID] = field(default_factory=set)
     earlier: list[Table] = field(default_factory=list)
     untold: set[str] = field(default_factory=set)
+    rows: dict[str, int | None] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     local: LocalDocument = field(default_factory=LocalDocument)
 
@@ -634,11 +636,14 @@ class Batch:
         def commit(table: Table) -> None:
             if table.id in self.ending:
                 warehouse.empty_current(table, self.manifest.number)
+                # Unless another life has the name, which comes later if it is written to.
+                self.rows.setdefault(table.full_name, None)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
             # The rows of a life that is over went with its DROP; only its changes are history.
             elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
+                self.rows[table.label] = warehouse.rows(table)
                 log.info("current rows merged", table=table.label, batch=self.manifest.number)
             elif table.id in self.reshaped:
                 warehouse.follow(self._shown(table, schema), schema, self.manifest.number)
@@ -662,6 +667,7 @@ class Batch:
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
             refused=sorted(self.refused.values(), key=lambda refused: (refused.table, str(refused.table_id))),
+            rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             horizon=self.base.horizon if self.base else None,
             kept_from=self.base.kept_from if self.base else None,
             events=sum(account.events for account in accounting),

@@ -246,6 +246,11 @@ class Warehouse:
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
+    def rows(self, table: Table) -> int | None:
+        """How many current rows this life has, if its table tells (`IcebergTable.rows`)."""
+        held = self._held(self._name(self._current_in(table), to_column(table.name)))
+        return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
+
     def why_not(self, table: Table) -> str | None:
         """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
         namespaces = (self._current_in(table), self._changes_in(table))

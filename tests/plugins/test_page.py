@@ -197,7 +197,7 @@ def test_batches_and_their_accounting(browser: Browser) -> None:
 
 
 def test_tables(browser: Browser) -> None:
-    assert "shop.orders 2026-05-04 12:10:20Z 240 80 80 10.9 1" in text(browser.get("tables"))
+    assert "shop.orders 2026-05-04 12:10:20Z 8,000 240 80 80 10.9 1" in text(browser.get("tables"))
 
 
 @pytest.mark.parametrize(("user", "asked", "shown"), [("operator", True, True), ("viewer", True, False), ("operator", False, False)])

@@ -94,6 +94,7 @@ class Builder:
             state={},
             held=self.held,
             growing={ref(2, 10**6).growing: Mark(position=4096, logical=4096, frames=3)},
+            rows={"shop.orders": 1000 * number},
             events=number * 10,
         )
         self._write(number, "manifest", manifest.to_bytes())

@@ -289,6 +289,7 @@ class Sealed(Document):
     )
     snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
+    rows: dict[str, int] = Field(default={}, description="By table: how many current rows it has, as its last commit has told.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     horizon: int | None = Field(
         default=None,

@@ -60,7 +60,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames)."""
+    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames). `rows`: of tables, as far as
+    they are told."""
 
     number: int
     kind: BatchKind
@@ -72,6 +73,7 @@ class BatchFacts:
     accounting: tuple[Accounting, ...]
     nodes: dict[names.NodeName, Taken] = field(default_factory=dict)
     minutes: dict[tuple[names.NodeName, datetime], tuple[int, int]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> Accounting:
@@ -162,6 +164,7 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
         problems=sum(len(outcome.problems) for outcome in sealed.segments),
         events=sealed.events,
         accounting=tuple(sealed.accounting),
+        rows=sealed.rows,
     )
     for segment in manifest.segments:
         node, outcome = segment.ref.node, outcomes.get(segment.object)

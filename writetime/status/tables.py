@@ -1,5 +1,5 @@
-"""What came of each table in the last batches, and how far Kafka is behind. Counts are of partition updates and events, as the seals have
-them: how many rows a table has is not in the bucket, but in the warehouse."""
+"""What came of each table in the last batches, and how far Kafka is behind. Counts are of partition updates and events, and rows as the
+warehouse told when they were last written to: the seals have them all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from writetime.status.batches import Batches, BatchFacts
 @dataclass(slots=True)
 class TableStatus:
     """A table over the batches that were looked at. `events` and `applied` by batch, the oldest first; `per_minute` is events a minute over
-    the time from the first of them to the last seal; `unpublished` batches of it are not known to be in Kafka."""
+    the time from the first of them to the last seal; `unpublished` batches of it are not known to be in Kafka. `rows`: how many current
+    rows it has; None = nobody has told."""
 
     name: str
     total: Accounting
@@ -24,11 +25,13 @@ class TableStatus:
     last_event: datetime | None = None
     per_minute: float = 0.0
     unpublished: int = 0
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TablesStatus:
-    """All tables of which there was anything. `published`: the last batch all of whose events are known to be in Kafka, None = none yet."""
+    """All tables of which there was anything, or whose rows are told. `published`: the last batch all of whose events are known to be in
+    Kafka, None = none yet."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
@@ -44,10 +47,13 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     for index, batch in enumerate(reversed(facts)):
         for account in batch.accounting:
             found.setdefault(account.table, [None] * len(facts))[index] = account
+    rows = facts[0].rows if facts else {}
+    for name in rows:
+        found.setdefault(name, [None] * len(facts))
     minutes = _minutes(facts)
     done = []
     for name, accounts in sorted(found.items()):
-        status = TableStatus(name, _sum(name, accounts))
+        status = TableStatus(name, _sum(name, accounts), rows=rows.get(name))
         status.events = [account.events if account else 0 for account in accounts]
         status.applied = [account.applied if account else 0 for account in accounts]
         status.per_minute = status.total.events / minutes if minutes else 0.0

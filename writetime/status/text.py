@@ -70,6 +70,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
                 "events_per_minute": round(table.per_minute, 3),
                 "last_event": _iso(table.last_event),
                 "unpublished": table.unpublished,
+                "rows": table.rows,
             }
             for table in of_tables.tables
         ],
@@ -128,10 +129,10 @@ def _batches(found: RingStatus) -> str:
 
 
 def _tables(found: TablesStatus) -> str:
-    grid = _grid("table", "last event", right=("updates in", "applied", "events", "events/min", "batches not published"))
+    grid = _grid("table", "last event", right=("rows", "updates in", "applied", "events", "events/min", "batches not published"))
     for table in found.tables:
         last = "" if table.last_event is None else f"{table.last_event:%Y-%m-%d %H:%M:%S}Z"
-        counts = map(str, (table.total.updates_in, table.total.applied, table.total.events))
+        counts = map(str, ("" if table.rows is None else table.rows, table.total.updates_in, table.total.applied, table.total.events))
         grid.add_row(table.name, last, *counts, f"{table.per_minute:.1f}", str(table.unpublished))
     return _text(grid)
 
