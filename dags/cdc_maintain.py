@@ -12,7 +12,8 @@ RUNBOOK = """
 ### cdc_maintain
 Purges tombstones and expired cells from the state, when they are older than their table's gc_grace and than a day, as compaction does in
 the ring. A batch of its own kind, between two of `cdc_ingest`: it takes nothing in, and no row shows differently for it. The seal says
-how far it went (`horizon`): `cdc_replay` refuses what is older, and leaves out what the purged may have deleted.
+how far it went (`horizon`): `cdc_replay` takes what is older only into a namespace of its own, and leaves out what the purged may have
+deleted.
 
 Then the warehouse: small files of each table are put together, deletes applied, and snapshots older than `warehouse.keep_snapshots_days` let
 go. The task's log tells of each table what it lay in before and after (`table tidied`). No batch is ingested meanwhile.
