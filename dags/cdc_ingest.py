@@ -26,7 +26,7 @@ Plans a batch over all segments that have come in, runs it in Spark to its seal,
 | `ingest` | the batch did not reach its seal; nothing is lost or doubled | read the log's last error, clear the task: the very same batch runs again |
 | `archive` | a segment could not be moved | the message names the object; clear the task |
 | `segment` | this one file is damaged, holds a table whose schema is unknown, or is encrypted and its key lacks; all else has gone on | put a good copy at its name in the bucket, ship a schema snapshot, or name the keystore in the configuration, then clear the square: it comes in with the next batch |
-| `table` | the rows of this table cannot be shown: a type is unknown, a rule of `columns` does not fit, its name in the warehouse is somebody else's; what segments hold of it waits, all else has gone on | mend what the message says, then clear the square: what waits comes in with the next batch |
+| `table` | the rows of this table cannot be shown: a type is unknown, a rule of `columns` does not fit, its name in the warehouse is somebody else's, or the warehouse refuses to be written; what segments hold of it waits, all else has gone on | mend what the message says, then clear the square: what waits comes in with the next batch |
 
 Batches: `batches/<cluster>/<number>/` in the bucket. One segment's story: `ledger/<cluster>/<dc>/<node>/`.
 """

@@ -28,6 +28,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -58,6 +59,7 @@ from writetime.batch.documents import (
     SegmentOutcome,
     Settled,
     ShardVersions,
+    Unwritable,
     total,
 )
 from writetime.batch.pieces import of_batch, with_bytes
@@ -119,7 +121,7 @@ def run(config: PipelineConfig, number: int) -> Sealed:
     try:
         if manifest.kind == "maintain" and base is not None:
             return maintain(config, store, spark, manifest, base)
-        return Batch(config, store, spark, manifest, base).run()
+        return _without_unwritable(lambda: Batch(config, store, spark, manifest, base), store, manifest, spark)
     except WritetimeError as error:
         done = read_sealed(store, config.cluster.name, number)
         if done is None:
@@ -128,6 +130,36 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         return done
     finally:
         spark.stop()
+
+
+class UnwritableTable(Exception):
+    """The warehouse refuses a table's rows, and would each time: all that the batch can do is to go without it."""
+
+    def __init__(self, table: Table, reason: str) -> None:
+        super().__init__(f"{table.label}: {reason}")
+        self.refused = RefusedTable(table=table.label, table_id=table.id, reason=reason)
+
+
+def _without_unwritable(made: Callable[[], Batch], store: Store, manifest: Manifest, spark: SparkSession) -> Sealed:
+    """Run the batch; once more without each table that the warehouse refuses, which is noted for every later run of it."""
+    while True:
+        try:
+            return made().run()
+        except UnwritableTable as error:
+            known = _unwritable(store, manifest)
+            if error.refused.table_id in {table.table_id for table in known}:
+                raise
+            log.error(
+                "table cannot be written, the batch goes on without it", batch=manifest.number, **error.refused.model_dump(mode="json")
+            )
+            noted = Unwritable(tables=[*known, error.refused])
+            store.put(names.batch_object(manifest.cluster, manifest.number, "unwritable"), noted.to_bytes())
+            spark.catalog.clearCache()
+
+
+def _unwritable(store: Store, manifest: Manifest) -> list[RefusedTable]:
+    noted = Unwritable.read(store, names.batch_object(manifest.cluster, manifest.number, "unwritable"))
+    return noted.tables if noted else []
 
 
 @dataclass
@@ -215,8 +247,13 @@ class Batch:
         schema = learner.schema()
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
         warehouse, rules = self._warehouse(), self.config.columns.rules
+        unwritable = {table.table_id: table.reason for table in _unwritable(self.store, self.manifest)}
+
+        def reason(table: Table) -> str | None:
+            return unwritable.get(table.id) or why_not(table, schema, rules) or warehouse.why_not(table)
+
         with ThreadPoolExecutor(_COMMITTERS) as pool:
-            reasons = list(pool.map(lambda table: why_not(table, schema, rules) or warehouse.why_not(table), wanted))
+            reasons = list(pool.map(reason, wanted))
         self.refused = {
             table.id: RefusedTable(table=table.label, table_id=table.id, reason=reason)
             for table, reason in zip(wanted, reasons, strict=True)
@@ -712,11 +749,15 @@ def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
 
 
 def _for_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
-    """Commit several tables at once. Lives of one name, which take it from each other, go one after the other."""
+    """Commit several tables at once. Lives of one name, which take it from each other, go one after the other. UnwritableTable for the
+    first that Spark cannot even plan to write: whatever else fails may be better the next time."""
 
     def commit_lives(lives: list[Table]) -> None:
         for table in lives:
-            commit(table)
+            try:
+                commit(table)
+            except AnalysisException as error:
+                raise UnwritableTable(table, f"it cannot be written: {str(error).splitlines()[0][:500]}") from error
 
     by_name = [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)]
     with ThreadPoolExecutor(_COMMITTERS) as pool:

@@ -7,7 +7,8 @@
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
     space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
-    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
+    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome; and
+                                                                          unwritable.json if the warehouse refused a table
     clock/<cluster>                                                       written to see what time the store has
     published/<cluster>.json                                              how far publishing is known to be
     shelved/<cluster>.json                                                how far the archive is packed, and what was let go
@@ -346,7 +347,7 @@ def batch_folder(cluster: str, number: int) -> str:
 
 
 def batch_object(cluster: str, number: int, what: str) -> str:
-    """`what` is manifest, schema, local, sealed or archived."""
+    """`what` is manifest, schema, local, unwritable, sealed or archived."""
     return f"{batch_folder(cluster, number)}/{what}.json"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
+from spark_jobs.warehouse import Warehouse
 from tests.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, i32, insert, micros
@@ -18,7 +20,7 @@ from writetime.batch.archive import archive
 from writetime.batch.refused import failed_tables, let_in, why_still
 from writetime.commitlog.encode import encode_mutation
 from writetime.model import Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Schema
+from writetime.schema.model import Schema, Table
 from writetime.schema.system import TABLES
 
 FREE = replace(ORDERS, name="free", id=UUID("8cbda380-e583-11f1-817f-f173fd8e050e"))
@@ -60,6 +62,42 @@ def test_a_table_whose_name_is_taken_waits_and_no_other_does(tmp_path: Path) -> 
     assert (counts["shop.free"], counts["shop.orders"]) == ((0, 1), (1, 0))
     assert (again.refused, again.held) == ([], [])
     assert [row["id"] for row in catalog.load_table("shop.orders").scan().to_arrow().to_pylist()] == [1]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_table_that_spark_cannot_write_waits_and_no_other_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(encode_mutation(create_table(FREE, micros(-98)), Schema(tables=TABLES)))
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(10)
+    archive(ring.store, CLUSTER, ring.run(ring.plan(50)).number)
+    ring.write(insert(1, 1, 2, name=2))
+    written = PartitionUpdate(FREE.id, i32(2), rows=(Row((i32(1),), Liveness(micros(1))),))
+    ring.write(encode_mutation(Mutation((written,)), Schema(tables={FREE.id: FREE})))
+    ring.finish_and_ship(60)
+    merge = Warehouse.merge_current
+
+    def refused_by_spark(self: Warehouse, table: Table, *others: Any) -> None:
+        if table.id == ORDERS.id:
+            self.spark.sql("SELECT nobody_has_this FROM lake.shop.orders")
+        merge(self, table, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Warehouse, "merge_current", refused_by_spark)
+        sealed = ingest.run(ring.config, ring.plan(100).number)
+    (refused,) = sealed.refused
+    assert (refused.table, refused.table_id) == ("shop.orders", ORDERS.id)
+    assert "cannot be written: [UNRESOLVED_COLUMN" in refused.reason
+    counts = {account.table: (account.applied, account.quarantined) for account in sealed.accounting}
+    assert (counts["shop.free"], counts["shop.orders"]) == ((1, 0), (0, 1))
+    # What the first run told of it is taken back; what was there before stays.
+    assert (ring.current(), len(ring.events())) == ({(1, 1): {"name": 1}}, 1)
+    archive(ring.store, CLUSTER, sealed.number)
+    assert len(let_in(ring.store, CLUSTER, ORDERS.id)) == 1
+    again = ingest.run(ring.config, ring.plan(200).number)
+    assert (again.refused, again.held, again.events) == ([], [], 1)
+    assert ring.current() == {(1, 1): {"name": 2}}
 
 
 @pytest.mark.spark

@@ -274,6 +274,12 @@ class RefusedTable(Document):
     reason: str
 
 
+class Unwritable(Document):
+    """Tables that the warehouse refused in a run of a batch: its further runs leave them out, as those that cannot be shown."""
+
+    tables: list[RefusedTable] = []
+
+
 class Sealed(Document):
     """The outcome of a batch; that this object exists is the seal."""
 
