@@ -22,7 +22,7 @@ def store() -> MemoryStore:
     """Two pieces of a segment are in quarantine since batch 2."""
     filled = MemoryStore()
     for position in (1, 2):
-        note = {**problem(position).model_dump(), "batch": 2, "object": REF.incoming, "table_id": "some"}
+        note = {**problem(position).model_dump(), "batch": 2, "object": REF.incoming, "table_id": "8cbda380-e583-11f1-817f-f173fd8e050e"}
         filled.put(f"{REF.quarantined(position, 9)}.json", json.dumps(note).encode())
     filled.put(f"{REF.quarantined(1, 9)}.bin", b"some bytes")
     return filled
