@@ -35,11 +35,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_audit"),
         description="What each replica's log held, compared",
         schedule=pipeline.airflow.audit_schedule,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 0, "execution_timeout": timedelta(hours=12)},
         params={
             "start": Param(

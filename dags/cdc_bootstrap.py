@@ -31,11 +31,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_bootstrap"),
         description="Tables of the ring, read while they live",
         schedule=CronTriggerTimetable(pipeline.airflow.bootstrap_schedule, timezone="UTC") if pipeline.airflow.bootstrap_schedule else None,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 3, "retry_delay": timedelta(minutes=1)},
         params={
             "table": Param("", type="string", title="Table", description="keyspace.table. Empty: the tables that are due."),

@@ -38,11 +38,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_ingest"),
         description="Segments from the ring into changes and tables",
         schedule=pipeline.airflow.ingest_schedule,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")

@@ -36,11 +36,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_maintain"),
         description="Purge what the state may forget, tidy the warehouse, pack the archive",
         schedule=pipeline.airflow.maintain_schedule,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         plan = PlanMaintainOperator(task_id="plan", retries=20, retry_delay=timedelta(seconds=15))

@@ -27,11 +27,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_publish"),
         description="Change events from the outbox to Kafka",
         schedule=pipeline.publish_schedule,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         params={
             "since": Param(
                 "last",

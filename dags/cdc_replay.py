@@ -31,11 +31,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_replay"),
         description="Archived segments of some hours, once more",
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
         params={
             "start": Param(

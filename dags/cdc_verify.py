@@ -31,11 +31,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_verify"),
         description="Tables against the ring",
         schedule=pipeline.airflow.verify_schedule,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 0, "execution_timeout": timedelta(hours=12)},
         params={
             "table": Param(None, type=["null", "string"], title="Table", description="keyspace.table; empty: all that are captured."),

@@ -30,11 +30,8 @@ for pipeline in settings():
         pipeline.dag_id("cdc_watch"),
         description="Whether anything is late, stuck, or waits for long",
         schedule=pipeline.airflow.watch.schedule,
-        start_date=pipeline.start_date,
-        catchup=False,
-        max_active_runs=1,
+        **pipeline.common,
         doc_md=RUNBOOK,
-        tags=pipeline.tags,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         WatchOperator(task_id="watch")

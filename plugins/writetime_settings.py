@@ -36,9 +36,10 @@ class Settings:
         return dag_id(name, self.pipeline if self.several else None)
 
     @property
-    def tags(self) -> list[str]:
-        """Of all DAGs."""
-        return ["writetime", self.pipeline]
+    def common(self) -> dict[str, Any]:
+        """Of all DAGs. One run at a time: two would plan or publish the same."""
+        tags = ["writetime", self.pipeline]
+        return {"start_date": self.start_date, "catchup": False, "max_active_runs": 1, "tags": tags}
 
     @property
     def defaults(self) -> dict[str, Any]:
