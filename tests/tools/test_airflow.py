@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import sqlite3
 import stat
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +89,21 @@ def test_the_command_line_sees_the_same_airflow(airflow: Airflow) -> None:
     done = airflow.command("dags", "list", "--output", "plain")
     assert done.returncode == 0, done.stderr
     assert "probe" in done.stdout
+
+
+def test_all_wait_for_the_one_writer_of_the_database(airflow: Airflow) -> None:
+    """`airflow backfill create` came upon a scheduler that was writing, and failed with "database is locked"; or the other way round."""
+    writer = sqlite3.connect(airflow.home / "airflow.db", isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    released = threading.Timer(12, writer.execute, ("COMMIT",))
+    released.start()
+    done = airflow.command("variables", "set", "waited", "for")
+    waited = not released.is_alive()
+    released.join()
+    writer.close()
+    assert done.returncode == 0, done.stderr
+    assert waited
+    assert all(service.alive for service in airflow.services)
 
 
 def test_secrets_are_readable_by_their_owner_only(airflow: Airflow) -> None:

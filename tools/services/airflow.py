@@ -89,13 +89,12 @@ class Airflow:
 
     def environment(self) -> dict[str, str]:
         """The environment of Airflow's processes and of the Spark jobs they start."""
-        # Settings of an Airflow that the user may have besides would change ours.
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")}
-        return inherited | self._own_environment()
+        return _inherited() | self._own_environment()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `airflow <arguments>` beside the processes, such as `backfill create …`; the caller looks at the exit code."""
-        return subprocess.run([_program(), *arguments], env=self.environment(), cwd=self.home, capture_output=True, text=True, check=False)
+        env = _inherited() | self._patient_environment()
+        return subprocess.run([_program(), *arguments], env=env, cwd=self.home, capture_output=True, text=True, check=False)
 
     def start(self, *, expect: Iterable[str] = (), seconds: float = 180.0) -> Self:
         """Start all four processes and wait until they are healthy and the DAGs in `expect` are there.
@@ -130,15 +129,15 @@ class Airflow:
         self.stop()
 
     def _start_one(self, name: str, command: tuple[str, ...]) -> process.Service:
-        more = ("--port", str(self.port)) if name == "api-server" else ()
+        serves = name == "api-server"
         return process.start(
             f"airflow-{name}",
-            [_program(), *command, *more],
+            [_program(), *command, *(("--port", str(self.port)) if serves else ())],
             run=self.run,
             log=self.home / "logs" / f"{name}.log",
-            env=self.environment(),
+            env=self.environment() if serves else _inherited() | self._patient_environment(),
             cwd=self.home,
-            detail=self.url if name == "api-server" else "",
+            detail=self.url if serves else "",
         )
 
     def _is_ready(self, expected: frozenset[str]) -> Callable[[], bool]:
@@ -185,6 +184,10 @@ class Airflow:
             own["WRITETIME_CONFIG"] = str(self._config.resolve())
         return own | self._env
 
+    def _patient_environment(self) -> dict[str, str]:
+        """For whom nobody waits, and who may therefore wait for SQLite's one writer: a shell, and every process but the API server."""
+        return self._own_environment() | {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database(self.home, patience=60)}
+
     def _write_settings(self) -> None:
         """airflow.cfg, the password file, and env.sh for a person's shell; none of them readable by others."""
         settings = _settings(self.home, self.port, self._dags.resolve(), self._plugins.resolve(), _secrets(self.home))
@@ -198,7 +201,7 @@ class Airflow:
         (self.home / "spark").mkdir(exist_ok=True)
         (self.home / "spark" / "spark-defaults.conf").write_text(_SPARK_DEFAULTS, encoding="utf-8")
         with _private(self.home / "env.sh") as file:
-            file.writelines(f"export {key}={shlex.quote(value)}\n" for key, value in self._own_environment().items())
+            file.writelines(f"export {key}={shlex.quote(value)}\n" for key, value in self._patient_environment().items())
 
 
 # What spark-submit shall know of this machine; the jobs' own options come from the operators.
@@ -226,8 +229,9 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
             "min_serialized_dag_update_interval": "5",
         },
         # SQLite has one writer. Two requests within the API server can wait for each other, the one for the lock, the other for the event
-        # loop that the first one blocks: the sooner one of them gives up, the better; every client asks again.
-        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}?timeout=3"},
+        # loop that the first one blocks: the sooner one of them gives up, the better; every client asks again. Nobody asks again in the
+        # place of the scheduler or the DAG processor, which would end: so all others wait for long.
+        "database": {"sql_alchemy_conn": _database(home, patience=3)},
         "api": {"host": ports.LOOPBACK, "port": str(port), "workers": "1", "base_url": url, "secret_key": secret["api_secret_key"]},
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
         "dag_processor": {
@@ -239,6 +243,16 @@ def _settings(home: Path, port: int, dags: Path, plugins: Path, secret: Mapping[
         "scheduler": {"scheduler_heartbeat_sec": "2"},
         "logging": {"base_log_folder": str(home / "logs"), "colored_console_log": "False"},
     }
+
+
+def _database(home: Path, *, patience: int) -> str:
+    """The URL of Airflow's database; who uses it waits up to `patience` seconds for its lock."""
+    return f"sqlite:///{home / 'airflow.db'}?timeout={patience}"
+
+
+def _inherited() -> dict[str, str]:
+    """The environment of this process, but for settings of an Airflow that the user may have besides: they would change ours."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")}
 
 
 def _secrets(home: Path) -> dict[str, str]:
@@ -278,9 +292,8 @@ def template_database(cache: Path = TEMPLATES) -> Path:
         say("  Airflow's database is made (once per version)")
         home = cache / f"airflow-home.{os.getpid()}"
         home.mkdir(parents=True)
-        env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")}
         try:
-            _migrate(env | {"AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"})
+            _migrate(_inherited() | {"AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"})
             (home / "airflow.db").rename(template)  # in one go, should two make it at once
         finally:
             shutil.rmtree(home)
