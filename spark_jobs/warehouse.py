@@ -39,6 +39,7 @@ from writetime.config import WarehouseConfig
 from writetime.cql.names import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.envelope import encode
 from writetime.errors import BatchError
+from writetime.join.order import EQUAL_ONLY_TO_ITSELF
 from writetime.schema.model import Schema, Table
 from writetime.schema.version import describe, schema_version
 from writetime.store import Store
@@ -342,15 +343,14 @@ class Warehouse:
             if done:
                 return
             columns = current_schema(shape, facts)
-            respelled = any(may_be_respelled(column.type) for column in table.clustering)
-            rows = self._last_rows(held, columns, facts, events, batch, deletions=respelled)
+            rows = self._last_rows(held, shape, columns, facts, events, batch)
+            if (table.static_columns and table.clustering) or any(may_be_respelled(table.columns[key].type) for key in shape.keys):
+                rows = _one_of_each_key(rows, shape)
             if anew or seen is None:
                 # Nothing to merge with, which is what merging costs most for.
                 kept = rows.filter(F.col(OP) != "d")
                 self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), _snapshot_properties(batch, "rows"))
             else:
-                if respelled or (table.static_columns and table.clustering):
-                    rows = _one_of_each_key(rows, shape)
                 self._merge(held.name, shape, columns, rows, batch)
 
     def _overwrite(self, name: str, seen: int | None, rows: DataFrame, where: Column, properties: Mapping[str, str]) -> None:
@@ -499,16 +499,16 @@ class Warehouse:
 
     # --- the rest --------------------------------------------------------------------------------------------------------
 
-    def _last_rows(
-        self, held: IcebergTable, columns: pa.Schema, facts: Facts, events: DataFrame, batch: int, *, deletions: bool
-    ) -> DataFrame:
-        """The rows as the batch leaves them, with what to do with each in the column OP; `deletions`: and all that it took away meanwhile.
+    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, facts: Facts, events: DataFrame, batch: int) -> DataFrame:
+        """The rows as the batch leaves them, with what to do with each in the column OP; and the keys that a row had meanwhile, if there
+        can be more than one.
 
         They are made while the commit's job runs, when the table that a MERGE reads is long loaded: their maker looks at the fence."""
         stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
-        made = _current_rows(to_arrow_schema(rows), facts, self.fence, batch)
-        return (events if deletions else events.filter("last")).mapInArrow(made, schema=rows)
+        respelled = [to_column(column.name) for column in shape.table.clustering if may_be_respelled(column.type)]
+        made = _current_rows(to_arrow_schema(rows), respelled, facts, self.fence, batch)
+        return (events if respelled else events.filter("last")).mapInArrow(made, schema=rows)
 
     def _look_at(self, held: IcebergTable, batch: int) -> tuple[int | None, bool]:
         """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it."""
@@ -647,9 +647,10 @@ def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) ->
 
 
 def may_be_respelled(kind: str) -> bool:
-    """Whether values of a clustering column's type can be one to Cassandra and two to the warehouse: 1.0 and 1.00. A row that is deleted
-    and written again may come back with the other one."""
-    return "decimal" in kind
+    """Whether bytes that differ can be one value. Then a clustering may be one to Cassandra and two to the warehouse, as 1.0 and 1.00 are:
+    a row that is deleted and written again comes back with the other one. And two partitions may be one to the warehouse, as those of the
+    varint 1 in one byte and in two are, which no reader can tell apart."""
+    return kind not in EQUAL_ONLY_TO_ITSELF
 
 
 def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
@@ -657,7 +658,7 @@ def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
 
     A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does that of static content alone. The latter shows only while its
     partition has no row: of both at most one is there when a batch ends, and the other's going must not take it away. Nor must the going
-    of a row that came back as it had been spelled."""
+    of a row that came back as it had been spelled. Of rows in partitions whose keys read alike, any one stays."""
     key = Window.partitionBy(*(F.expr(_comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
     return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
 
@@ -748,23 +749,26 @@ def _passed(fence: Fence | None, batch: int) -> Callable[[Batches], Batches]:
     return rows
 
 
-def _current_rows(columns: pa.Schema, facts: Facts, fence: Fence | None, batch: int) -> Callable[[Batches], Batches]:
+def _current_rows(
+    columns: pa.Schema, respelled: Sequence[str], facts: Facts, fence: Fence | None, batch: int
+) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
         if fence is not None:
             fence.check(batch)
         for record_batch in batches:
             events = [(row["last"], _unpacked(row["payload"])) for row in record_batch.select(["last", "payload"]).to_pylist()]
-            yield from _slices([row for last, event in events for row in _rows_of(event, facts, last=last)], columns)
+            yield from _slices([row for last, event in events for row in _rows_of(event, respelled, facts, last=last)], columns)
 
     return rows
 
 
-def _rows_of(event: dict[str, Any], facts: Facts, *, last: bool) -> Iterator[dict[str, Any]]:
+def _rows_of(event: dict[str, Any], respelled: Sequence[str], facts: Facts, *, last: bool) -> Iterator[dict[str, Any]]:
     """What an event does to current rows: the last one of a row in the batch leaves one there, and each may take one away, of which a key
     that is spelled otherwise by now is one. A deletion that stands for many rows has none of its own."""
     before, after, key = event["before"], event["after"], event["key"]
     nothing = {WRITETIME: _facts({}, facts), EXPIRES_AT: _facts({}, facts), OP: "d"}
-    if before is not None and (after is None or any(before[name] != value for name, value in key.items())):
+    # By what they look like: NaN is not equal to itself, wherever in a value it is.
+    if before is not None and (after is None or any(repr(before[name]) != repr(key[name]) for name in respelled)):
         yield {**{name: before[name] for name in key}, **nothing}
     elif last and after is None:
         yield {**key, **nothing}

@@ -33,7 +33,7 @@ NULL: Final = 1
 VALUE: Final = 2
 AFTER: Final = 3
 
-_EQUAL_ONLY_TO_ITSELF: Final = frozenset(
+EQUAL_ONLY_TO_ITSELF: Final = frozenset(
     ["ascii", "bigint", "blob", "date", "inet", "int", "smallint", "text", "time", "timestamp", "timeuuid", "tinyint", "uuid", "varchar"]
 )
 """Types in which values that compare as equal have equal bytes. Not so decimal (1.0 and 1.00), varint, boolean and floats."""
@@ -54,7 +54,7 @@ class ClusteringOrder:
         self.counter = table.is_counter
         self.has_statics = any(column.kind == "static" for column in table.columns.values())
         self.dropped = dropped_columns(table)
-        self.exact = all(column.type in _EQUAL_ONLY_TO_ITSELF for column in table.clustering)
+        self.exact = all(column.type in EQUAL_ONLY_TO_ITSELF for column in table.clustering)
         self._sort_keys = tuple(_sort_key(column, table.keyspace, types) for column in table.clustering)
 
     def key(self, clustering: Clustering) -> Position:
