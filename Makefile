@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-plan bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-growth bench-plan bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -75,6 +75,9 @@ bench-batch: setup ## three replicas' segments through a batch without sinks: MB
 
 bench-state: setup ## look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
 	@$(PYTHON) -m benchmarks.state $(ARGS)
+
+bench-growth: setup ## whole batches of 100,000 changed rows against tables of 1 and 10 million rows; needs 10 GB of disk
+	@$(PYTHON) -m benchmarks.growth $(ARGS)
 
 bench-plan: setup ## the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
 	@$(PYTHON) -m benchmarks.plan $(ARGS)

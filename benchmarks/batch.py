@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -177,7 +177,7 @@ def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int
     config = config_of(folder, cores, buckets)
     manifest = ship(config.bucket, logs)
     clock = Clock(spark)
-    batch = measured(clock)(config, open_store(config.bucket), spark, manifest, None)
+    batch = timed_job(clock, but=SINKS)(config, open_store(config.bucket), spark, manifest, None)
     begun, begun_cpu = time.perf_counter(), cpu_seconds()
     sealed = batch.run()
     seconds, cpu = time.perf_counter() - begun, cpu_seconds() - begun_cpu
@@ -274,14 +274,14 @@ class Clock:
         return (listed.apply(at) for at in range(listed.size()))
 
 
-def measured(clock: Clock) -> type[ingest.Batch]:
-    """The job without its sinks, every step timed."""
+def timed_job(clock: Clock, *, but: Sequence[str] = ()) -> type[ingest.Batch]:
+    """The job, every step timed; without some of them."""
     steps = {
         name: clock.timed(name.strip("_").replace("_", " "), step)
         for name, step in vars(ingest.Batch).items()
         if name.startswith("_") and not name.startswith("__") and callable(step)
     }
-    nothing = {name: lambda *_, **__: None for name in SINKS if name in steps}
+    nothing = {name: lambda *_, **__: None for name in but}
     return type("Measured", (ingest.Batch,), steps | nothing)
 
 
