@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -217,6 +218,26 @@ def test_three_lives_with_changes_between() -> None:
         OTHER: (True, {"p", "z"}),
         third: (False, {"p", "c", "v"}),
     }
+
+
+def test_a_drop_that_the_next_create_has_covered() -> None:
+    """As a node tells that was away for both: of two deletions of the table's row it knows the later one, which the CREATE brought."""
+    dropped = change("k", columns=[deleted_row(("t", name), T + DAY) for name in ("p", "c", "v")])
+    for again in (RECREATED, Table("k", "t", OTHER, TABLE.columns)):
+        tables = user_tables(learnt([create_table(TABLE, T), create_table(again, T + 2 * DAY), dropped]).schema())
+        assert tables == {ID: replace(TABLE, dropped=True), OTHER: again}
+        assert (tables[ID].dropped_at, tables[ID].replaced) == (T + DAY, True)
+
+
+def test_a_life_that_was_told_in_part_does_not_cost_the_others() -> None:
+    third = UUID("33333333-e583-11f1-817f-f173fd8e050e")
+    history = [create_table(TABLE, T), drop(T + DAY), change("k", tables=table_rows("t", OTHER, T + 2 * DAY, cdc=True))]
+    history += [change("k", tables=[deleted_row(("t",), T + 3 * DAY)]), create_table(Table("k", "t", third, TABLE.columns), T + 4 * DAY)]
+    learner = learnt(history)
+    assert {table_id: table.dropped for table_id, table in user_tables(learner.schema()).items()} == {ID: True, third: False}
+    ((name, error),) = learner.left_out.items()
+    assert name == "k.t"
+    assert "not all columns of its key were told" in str(error)
 
 
 def test_cdc_is_the_present_value_and_cdc_ever_the_past() -> None:

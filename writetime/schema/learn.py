@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Self, TypeVar
@@ -293,9 +293,12 @@ def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
     cdc_ever: set[UUID] = set()
     for source in ("tables", "views"):
         for clustering, of_row in facts[source].rows.items():
+            living: UUID | None = None
             with _or_left_out(found.left_out, keyspace, clustering):
-                for life in _lives(facts[source], clustering, now.row(source, clustering).get("id")):
-                    table = _table(keyspace, source, clustering, life, _View(facts, life.floor, life.last))
+                living = now.row(source, clustering).get("id")
+            for life in _lives(facts[source], clustering, living):
+                with _or_left_out(found.left_out, keyspace, clustering):
+                    table = _whole_table(keyspace, source, clustering, life, facts)
                     if table.id in found.tables and table.dropped:
                         continue
                     found.tables[table.id] = table
@@ -333,6 +336,31 @@ def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | No
         after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
         replaced = any(other != table_id and timestamp > latest for timestamp, other in said)
         yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest), replaced)
+
+
+def _whole_table(keyspace: str, source: str, clustering: Clustering, life: _Life, facts: Mapping[str, _PartitionFacts]) -> Table:
+    """The table of that life. Raises SchemaError if its definition is not whole, and never was.
+
+    A life may have ended before its row tells: a node that was away takes over what others have reconciled, where the CREATE of the next
+    life, with the deletion that 4.0 and later put just before it, has covered the DROP. What became of the columns is told all the same."""
+    try:
+        return _table(keyspace, source, clustering, life, _View(facts, life.floor, life.last))
+    except SchemaError:
+        for end in _ends_of_columns(facts["columns"], clustering, life):
+            with suppress(SchemaError):
+                earlier = replace(life, last=end)
+                return _table(keyspace, source, clustering, earlier, _View(facts, life.floor, end))
+        raise
+
+
+def _ends_of_columns(columns: _PartitionFacts, clustering: Clustering, life: _Life) -> list[int]:
+    """When columns of a table went before its life is known to have ended (µs), the latest first."""
+    if life.last is None:
+        return []
+    mine = {ck: facts for ck, facts in columns.rows.items() if ck[: len(clustering)] == clustering}
+    deletions = {deletion for ck, facts in mine.items() for deletion in (*facts.deletions, *columns.deletions_of(ck))}
+    times = {deletion.marked_for_delete_at for deletion in deletions}
+    return sorted((at for at in times if life.first <= at < life.last), reverse=True)
 
 
 def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table:
