@@ -6,6 +6,7 @@ import shlex
 import sqlite3
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,30 @@ def test_all_wait_for_the_one_writer_of_the_database(airflow: Airflow) -> None:
     assert done.returncode == 0, done.stderr
     assert waited
     assert all(service.alive for service in airflow.services)
+
+
+SAVEPOINT = """
+import sqlite3, sys
+from airflow.models import Variable
+from airflow.utils.session import create_session
+from sqlalchemy import delete, select
+
+with create_session() as session:
+    with session.begin_nested():
+        session.scalar(select(Variable))
+        try:
+            sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None).execute("INSERT INTO variable (key, val) VALUES ('a', 'b')")
+        except sqlite3.OperationalError as error:
+            print(f"another's: {error}")
+        session.execute(delete(Variable))
+        print("done")
+"""
+
+
+def test_nobody_writes_between_reading_and_writing_within_a_savepoint(airflow: Airflow) -> None:
+    env = airflow.environment()
+    done = subprocess.run([sys.executable, "-c", SAVEPOINT, airflow.home / "airflow.db"], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-2:] == ["another's: database is locked", "done"], done.stdout + done.stderr
 
 
 def test_secrets_are_readable_by_their_owner_only(airflow: Airflow) -> None:

@@ -198,6 +198,8 @@ class Airflow:
         if not _passwords_file(self.home).exists():
             with _private(_passwords_file(self.home)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)
+        (self.home / "config").mkdir(exist_ok=True)
+        (self.home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS, encoding="utf-8")
         (self.home / "spark").mkdir(exist_ok=True)
         (self.home / "spark" / "spark-defaults.conf").write_text(_SPARK_DEFAULTS, encoding="utf-8")
         with _private(self.home / "env.sh") as file:
@@ -206,6 +208,23 @@ class Airflow:
 
 # What spark-submit shall know of this machine; the jobs' own options come from the operators.
 _SPARK_DEFAULTS = "spark.driver.memory 1g\nspark.ui.enabled false\n"
+
+
+# What every process of Airflow runs first. A savepoint begins a transaction that only reads: whoever has read in it and writes then, while
+# another has written meanwhile, is told "database is locked" at once, however patient he is. `airflow backfill create` does that. So it
+# begins as one that writes.
+_LOCAL_SETTINGS = """\
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+__all__ = []
+
+
+@event.listens_for(Engine, "savepoint")
+def begin_as_a_writer(connection, name):
+    if connection.dialect.name == "sqlite" and not connection.connection.dbapi_connection.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+"""
 
 
 class _CannotLoad(ServiceError):
