@@ -183,9 +183,7 @@ def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int
     seconds, cpu = time.perf_counter() - begun, cpu_seconds() - begun_cpu
     print(f"  {seconds:.1f} s, {cpu:.1f} s of CPU", file=sys.stderr)
     _check(sealed, logs)
-    spark.catalog.clearCache()
-    for rdd in spark.sparkContext._jsc.getPersistentRDDs().values():
-        rdd.unpersist()
+    forget(spark)
     figures = {
         "seconds": seconds,
         "cpu": cpu,
@@ -195,6 +193,13 @@ def _pass(spark: SparkSession, folder: Path, logs: list[list[bytes]], cores: int
     }
     shutil.rmtree(folder)
     return figures
+
+
+def forget(spark: SparkSession) -> None:
+    """Free what a batch has cached, which its session would free."""
+    spark.catalog.clearCache()
+    for rdd in spark.sparkContext._jsc.getPersistentRDDs().values():
+        rdd.unpersist()
 
 
 def _check(sealed: Sealed, logs: list[list[bytes]]) -> None:

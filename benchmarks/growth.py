@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table as Grid
 
-from benchmarks.batch import Clock, config_of, cpu_seconds, timed_job
+from benchmarks.batch import Clock, config_of, cpu_seconds, forget, timed_job
 from benchmarks.report import report
 from spark_jobs.session import spark_session
 from spark_jobs.shards import INDEX
@@ -223,9 +223,7 @@ class Bench:
         say(f"  {rows:,} rows: {figures['seconds']:.1f} s, {figures['cpu']:.1f} s of CPU")
         self._check(table, changed, rows + (number + 1) * (changed - len(old)))
         archive(self.store, CLUSTER, manifest.number)
-        self.spark.catalog.clearCache()
-        for rdd in self.spark.sparkContext._jsc.getPersistentRDDs().values():
-            rdd.unpersist()
+        forget(self.spark)
         return figures
 
     def _check(self, table: Table, changed: int, rows: int) -> None:
