@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +34,7 @@ from rich.table import Table as Grid
 
 from benchmarks.batch import Clock, config_of, cpu_seconds, forget, timed_job
 from benchmarks.report import report
+from spark_jobs.scan import key_bucket
 from spark_jobs.session import spark_session
 from spark_jobs.shards import INDEX
 from spark_jobs.shards import SCHEMA as RECORDS
@@ -249,7 +249,7 @@ class Bench:
             some = Rows.of(np.arange(start, min(start + _AT_ONCE, rows)), start)
             pq.write_table(some.arrow(), files / f"{start}.parquet")
             records = some.records(table)
-            buckets = np.fromiter(map(zlib.crc32, map(bytes, some.keys)), np.int64) % len(parts)
+            buckets = np.array([key_bucket(key.tobytes(), len(parts)) for key in some.keys])
             for bucket, mine in parts.items():
                 mine.append(records.filter(pa.array(buckets == bucket)))
         for bucket, mine in parts.items():
