@@ -1,13 +1,11 @@
 """From raw events to typed ones, on the way to the sinks. A function for `mapInArrow`.
 
-In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: the same in the order in which they came, with their `ordinal`
-and an event's dictionary (see `telling`) as a pickle in `payload`: columns and rows as `writetime.columns` lets them out. Every value was
-looked at when it came in (`explode`), so nothing can fail here.
+In: packs (`state`) of FOLDED rows of the kinds `event` and `deletion`. Out: pages of them (`pages`), in the order in which they came:
+columns and rows as `writetime.columns` lets them out. Every value was looked at when it came in (`explode`), so nothing can fail here.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -17,21 +15,25 @@ import pyarrow as pa
 
 from spark_jobs import telling
 from spark_jobs.packs import unpacked
+from spark_jobs.pages import PAGES, page_of, page_row
 from spark_jobs.rows import RowShape
-from spark_jobs.scan import Batches, chunked
+from spark_jobs.runs import by_shard
+from spark_jobs.scan import Batches
 from writetime.columns import Rules, why_not
 from writetime.commitlog.mutation import decode_update
 from writetime.cql.names import to_column
+from writetime.envelope import encode
 from writetime.join import flat
 from writetime.join.event import Shown, TableView
 from writetime.schema.model import Schema, Table
 
-TYPED: Final = pa.schema([("table_id", pa.binary()), ("ordinal", pa.int64()), ("last", pa.bool_()), ("payload", pa.binary())])
-"""`ordinal` is null for what the stream does not tell, and only current rows need to know."""
-
 READ: Final = "r"
 SNAPSHOT: Final = "snapshot"
 """Op and reason of what was read from the ring, and that no log has told: rows that are new, and rows that were otherwise (op u)."""
+
+
+EVENTS_PER_PAGE: Final = 8192
+"""At most: a pack of short rows holds more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +54,26 @@ class EventPlan:
 
 
 def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
-    """Packs -> TYPED."""
+    """Packs -> PAGES, each a batch."""
 
     def type_batches(batches: Batches) -> Batches:
-        tables: dict[bytes, TypedEvents] = {}
-        for batch in batches:
-            for events in unpacked(batch["state"].to_pylist()):
-                yield from chunked((_typed(row, plan, tables) for row in events.to_pylist()), TYPED)
+        tables: dict[bytes | None, TypedEvents] = {}
+        for (table_id, bucket), run in by_shard(events for batch in batches for events in unpacked(batch["state"].to_pylist())):
+            assert table_id is not None
+            assert bucket is not None
+            if table_id not in tables:
+                tables[table_id] = TypedEvents(plan, UUID(bytes=table_id))
+            for events in run:
+                for start in range(0, events.num_rows, EVENTS_PER_PAGE):
+                    page = tables[table_id].page(events.slice(start, EVENTS_PER_PAGE), bucket)
+                    yield pa.RecordBatch.from_pylist([page_row(table_id, page)], schema=PAGES)
 
     return type_batches
 
 
-def _typed(row: dict[str, Any], plan: EventPlan, tables: dict[bytes, TypedEvents]) -> dict[str, Any]:
-    table_id = row["table_id"]
-    if table_id not in tables:
-        tables[table_id] = TypedEvents(plan, UUID(bytes=table_id))
-    event = tables[table_id].event(row)
-    # What the stream does not tell has no place in it; nor has a row that a filter hides, before and after.
-    hidden = row["kind"] != "deletion" and event["before"] is None and event["after"] is None
-    ordinal = None if row["seq"] is None or hidden else plan.starts[table_id, row["bucket"]] + row["seq"] + 1
-    return {"table_id": table_id, "ordinal": ordinal, "last": row["last"], "payload": pickle.dumps(event)}
+def of_no_row(shape: RowShape, ordinal: int, event: telling.Event) -> dict[str, Any]:
+    """An event that is no row's (see `telling`) as a row of PAGES."""
+    return page_row(shape.table.id.bytes, page_of(shape, [(ordinal, False, event)]))
 
 
 class TypedEvents:
@@ -87,6 +89,22 @@ class TypedEvents:
         rules = plan.rules.of(whole, plan.schema.types)
         self.shape = RowShape.of(rules.shown(), plan.schema)
         self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
+
+    def page(self, folded: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
+        """The events of FOLDED rows of one bucket."""
+        start = self.plan.starts[self.table.id.bytes, bucket]
+        return page_of(self.shape, (self._told(row, start) for row in folded.to_pylist()))
+
+    def _told(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, telling.Event]:
+        """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""
+        event = self.event(row)
+        # What the stream does not tell has no place in it; nor has a row that a filter hides, before and after.
+        hidden = row["kind"] != "deletion" and event["before"] is None and event["after"] is None
+        ordinal = None if row["seq"] is None or hidden else start + row["seq"] + 1
+        # What a dropped column held has gone as a whole.
+        within = {**event, "changed": [name for name in event["changed"] if name in self.table.columns]}
+        elements = telling.changed_elements(self.shape, within)
+        return ordinal, row["last"], {**event, "changed_elements": encode(elements).decode() if elements else None}
 
     def event(self, row: dict[str, Any]) -> dict[str, Any]:
         """The event of a FOLDED row as a dictionary."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -34,11 +33,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import telling
-from spark_jobs.events import TYPED, EventPlan, typed
+from spark_jobs.events import EventPlan, of_no_row, typed
 from spark_jobs.explode import ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
 from spark_jobs.maintain import maintain
 from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
+from spark_jobs.pages import PAGES
+from spark_jobs.rows import RowShape
 from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
@@ -539,24 +540,25 @@ class Batch:
     # --- commits ---------------------------------------------------------------------------------------------------------
 
     def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        """Events with their ordinal: dense within (batch, table name), by life of the table (TRUNCATE first, DROP last), bucket, key and
-        writetime."""
+        """Pages of events with their ordinals: dense within (batch, table name), by life of the table (TRUNCATE first, DROP last), bucket,
+        key and writetime."""
         starts: dict[tuple[bytes, int], int] = {}
-        of_tables: list[tuple[bytes, int, bool, bytes]] = []
+        of_tables: list[dict[str, Any]] = []
         for _, lives in groupby(captured, key=lambda table: table.full_name):
             start = 0
             # The life that goes on comes last: its events are the younger ones.
             for table in sorted(lives, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
+                shape = RowShape.of(self._shown(table, schema), schema)
                 if table.id in self.local.opened:
                     start += 1
-                    of_tables.append((table.id.bytes, start, False, pickle.dumps(self._truncation(schema, table))))
+                    of_tables.append(of_no_row(shape, start, self._truncation(schema, table)))
                     self.accounts[table.label]["events"] += 1
                 for bucket in range(len(self._shard_versions(table).buckets)):
                     starts[table.id.bytes, bucket] = start
                     start += self.events.get((table.id.bytes, bucket), 0)
                 if table.id in self.ending:
                     start += 1
-                    of_tables.append((table.id.bytes, start, False, pickle.dumps(self._drop(schema, table))))
+                    of_tables.append(of_no_row(shape, start, self._drop(schema, table)))
                     self.accounts[table.label]["events"] += 1
         plan = EventPlan(
             schema=schema,
@@ -570,13 +572,13 @@ class Batch:
             rules=self.config.columns.rules,
         )
         events = folded.filter(F.col("kind") == EVENTS).select("state")
-        made = events.mapInArrow(typed(plan), schema=from_arrow_schema(TYPED))
-        return made.unionByName(self.spark.createDataFrame(of_tables, schema=from_arrow_schema(TYPED)))
+        made = events.mapInArrow(typed(plan), schema=from_arrow_schema(PAGES))
+        return made.unionByName(self.spark.createDataFrame(pa.Table.from_pylist(of_tables, schema=PAGES), schema=from_arrow_schema(PAGES)))
 
     def _account_events(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         """Hold the events that are told to what the shards have counted; AccountingMismatch if these are others. What a filter hides is not
         told, and goes from the account. Makes them: in all tasks at once, while what is written of them goes through few."""
-        made = events.groupBy("table_id").agg(F.count("ordinal").alias("n")).collect()
+        made = events.groupBy("table_id").agg(F.sum("told").alias("n")).collect()
         told = {bytes(row.table_id): row.n for row in made}
         wrong = []
         for table in captured:
@@ -621,8 +623,7 @@ class Batch:
 
         def commit(table: Table) -> None:
             if table.id in told:
-                mine = self._of_table(events, table).filter("ordinal IS NOT NULL")
-                warehouse.write_changes(self._shown(table, schema), schema, mine, self.manifest.number)
+                warehouse.write_changes(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
 
         _for_each(captured, commit)

@@ -64,5 +64,38 @@ class RowShape:
         return {name: (to_column(name), arrow_converter(kind)) for name, kind in self.columns.items()}
 
 
+def changes_schema(shape: RowShape) -> pa.Schema:
+    """Change events as the outbox keeps them."""
+    row = shape.row_type
+    prefix = pa.struct([shape.key_type.field(to_column(column.name)) for column in shape.table.clustering])
+    bounds = [("start", prefix), ("start_inclusive", pa.bool_()), ("end", prefix), ("end_inclusive", pa.bool_())]
+    return pa.schema(
+        [
+            ("batch", pa.int64()),
+            ("ordinal", pa.int64()),
+            ("op", pa.string()),
+            ("reason", pa.string()),
+            ("changed_at", pa.timestamp("us", "UTC")),
+            ("ts_micro", pa.int64()),
+            ("processed_at", pa.timestamp("us", "UTC")),
+            ("key", shape.key_type),
+            ("before", row),
+            ("after", row),
+            ("changed", pa.list_(pa.string())),
+            ("changed_elements", pa.string()),  # JSON, see telling.changed_elements
+            ("nodes", pa.list_(pa.string())),
+            ("replicas_expected", pa.int32()),
+            ("file", pa.string()),
+            ("pos", pa.int64()),
+            ("table_id", pa.string()),
+            ("schema_version", pa.string()),
+            # By column of `after`, µs and s; null unless events tell of cells.
+            ("writetime", pa.map_(pa.string(), pa.int64())),
+            ("expires_at", pa.map_(pa.string(), pa.int64())),
+            *([("bounds", pa.struct(bounds))] if shape.table.clustering else []),
+        ]
+    )
+
+
 def _struct(columns: dict[str, CqlType]) -> pa.StructType:
     return pa.struct([(to_column(name), arrow_type(kind)) for name, kind in columns.items()])

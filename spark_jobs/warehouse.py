@@ -11,7 +11,6 @@ SQL; does not know where rows come from.
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,14 +29,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, steps, type_ddl
-from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape
+from spark_jobs.pages import last_rows, told_rows
+from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from spark_jobs.scan import Batches
-from spark_jobs.telling import changed_elements
 from writetime.batch.pieces import Piece
 from writetime.batch.plan import read_sealed
 from writetime.config import WarehouseConfig
 from writetime.cql.names import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
-from writetime.envelope import encode
 from writetime.errors import BatchError
 from writetime.join.order import EQUAL_ONLY_TO_ITSELF
 from writetime.schema.model import Schema, Table
@@ -69,10 +67,6 @@ _ATTEMPTS = 8
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
-_CHUNK = 1000
-_FIRST_MICROS = -62_135_596_800_000_000
-_LAST_MICROS = 253_402_300_799_999_999
-"""The years 1 to 9999: what all readers of a timestamp understand."""
 
 
 def current_schema(shape: RowShape, facts: Facts = "map") -> pa.Schema:
@@ -86,39 +80,6 @@ def _facts_type(shape: RowShape, facts: Facts) -> list[pa.DataType]:
         return [pa.map_(pa.string(), pa.int64())]
     columns = [(to_column(name), pa.int64()) for name in shape.columns if name not in shape.keys]
     return [pa.struct(columns)] if facts == "struct" and columns else []
-
-
-def changes_schema(shape: RowShape) -> pa.Schema:
-    """Change events as the outbox keeps them."""
-    row = shape.row_type
-    prefix = pa.struct([shape.key_type.field(to_column(column.name)) for column in shape.table.clustering])
-    bounds = [("start", prefix), ("start_inclusive", pa.bool_()), ("end", prefix), ("end_inclusive", pa.bool_())]
-    return pa.schema(
-        [
-            ("batch", pa.int64()),
-            ("ordinal", pa.int64()),
-            ("op", pa.string()),
-            ("reason", pa.string()),
-            ("changed_at", pa.timestamp("us", "UTC")),
-            ("ts_micro", pa.int64()),
-            ("processed_at", pa.timestamp("us", "UTC")),
-            ("key", shape.key_type),
-            ("before", row),
-            ("after", row),
-            ("changed", pa.list_(pa.string())),
-            ("changed_elements", pa.string()),  # JSON, see telling.changed_elements
-            ("nodes", pa.list_(pa.string())),
-            ("replicas_expected", pa.int32()),
-            ("file", pa.string()),
-            ("pos", pa.int64()),
-            ("table_id", pa.string()),
-            ("schema_version", pa.string()),
-            # By column of `after`, µs and s; null unless events tell of cells.
-            ("writetime", pa.map_(pa.string(), pa.int64())),
-            ("expires_at", pa.map_(pa.string(), pa.int64())),
-            *([("bounds", pa.struct(bounds))] if shape.table.clustering else []),
-        ]
-    )
 
 
 def changes_rows(shape: RowShape) -> dict[Path, int]:
@@ -282,15 +243,14 @@ class Warehouse:
         return Changes(rows, {version: json.loads(text) for version, text in told.items()})
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
-        """Put a batch's events in; what an earlier attempt of the same batch left is replaced."""
+        """Put the batch's events of the table, PAGES, in; what an earlier attempt of the same batch left is replaced."""
         with self._fenced(batch):
             shape = RowShape.of(table, schema)
             held = self._changes(shape, schema, batch)
             seen, _ = self._look_at(held, batch)
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
-            # What has no ordinal is for current rows only.
-            typed = _event_rows(to_arrow_schema(held.columns), table, schema, about, self.cells)
-            rows = events.filter("ordinal IS NOT NULL").mapInArrow(typed, schema=held.columns)
+            told = told_rows(to_arrow_schema(held.columns), about, cells=self.cells)
+            rows = events.filter("told > 0").mapInArrow(told, schema=held.columns)
             try:
                 self._overwrite(held.name, seen, rows, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
             except Py4JJavaError as error:
@@ -343,7 +303,7 @@ class Warehouse:
             if done:
                 return
             columns = current_schema(shape, facts)
-            rows = self._last_rows(held, shape, columns, facts, events, batch)
+            rows = self._last_rows(held, shape, columns, events, batch)
             if (table.static_columns and table.clustering) or any(may_be_respelled(table.columns[key].type) for key in shape.keys):
                 rows = _one_of_each_key(rows, shape)
             if anew or seen is None:
@@ -416,7 +376,7 @@ class Warehouse:
         rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in pieces]
         given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
         # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
-        given = given.mapInArrow(_passed(self.fence, batch), schema=columns)
+        given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)
         if seen is None:
             self._overwrite(name, seen, given, F.lit(True), {_BATCH_PROPERTY: str(batch)})
             return
@@ -499,7 +459,7 @@ class Warehouse:
 
     # --- the rest --------------------------------------------------------------------------------------------------------
 
-    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, facts: Facts, events: DataFrame, batch: int) -> DataFrame:
+    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> DataFrame:
         """The rows as the batch leaves them, with what to do with each in the column OP; and the keys that a row had meanwhile, if there
         can be more than one.
 
@@ -507,8 +467,8 @@ class Warehouse:
         stored = held.columns
         rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
         respelled = [to_column(column.name) for column in shape.table.clustering if may_be_respelled(column.type)]
-        made = _current_rows(to_arrow_schema(rows), respelled, facts, self.fence, batch)
-        return (events if respelled else events.filter("last")).mapInArrow(made, schema=rows)
+        made = _passed(self.fence, batch, last_rows(to_arrow_schema(rows), respelled))
+        return (events if respelled else events.filter("last > 0")).mapInArrow(made, schema=rows)
 
     def _look_at(self, held: IcebergTable, batch: int) -> tuple[int | None, bool]:
         """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it."""
@@ -708,78 +668,12 @@ def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _unpacked(payload: bytes) -> dict[str, Any]:
-    """An event as it comes from the fold; see spark_jobs.telling."""
-    event: dict[str, Any] = pickle.loads(payload)  # noqa: S301 - written by this very job, between its own stages
-    return event
+def _passed(fence: Fence | None, batch: int, made: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """The rows that are made, once the fence has been looked at."""
 
-
-def _event_rows(columns: pa.Schema, table: Table, schema: Schema, about: Mapping[str, Any], cells: bool) -> Callable[[Batches], Batches]:
-    types = Schema(types=schema.types)
-
-    def rows(batches: Batches) -> Batches:
-        shape = RowShape.of(table, types)
-        for record_batch in batches:
-            found = [(row["ordinal"], _unpacked(row["payload"])) for row in record_batch.select(["ordinal", "payload"]).to_pylist()]
-            yield from _slices([_event_row(ordinal, event, shape, about, cells) for ordinal, event in found], columns)
-
-    return rows
-
-
-def _event_row(ordinal: int, event: dict[str, Any], shape: RowShape, about: Mapping[str, Any], cells: bool) -> dict[str, Any]:
-    elements = changed_elements(shape, event)
-    return {
-        **event,
-        **about,
-        "ordinal": ordinal,
-        # USING TIMESTAMP takes any 64 bits; ts_micro keeps them, a calendar does not.
-        "changed_at": max(_FIRST_MICROS, min(event["ts_micro"], _LAST_MICROS)),
-        "processed_at": event["now"] * 1_000_000,
-        "changed_elements": encode(elements).decode() if elements else None,
-        **{fact: list(event[fact].items()) if cells else None for fact in ("writetime", "expires_at")},
-    }
-
-
-def _passed(fence: Fence | None, batch: int) -> Callable[[Batches], Batches]:
     def rows(batches: Batches) -> Batches:
         if fence is not None:
             fence.check(batch)
-        yield from batches
+        yield from made(batches)
 
     return rows
-
-
-def _current_rows(
-    columns: pa.Schema, respelled: Sequence[str], facts: Facts, fence: Fence | None, batch: int
-) -> Callable[[Batches], Batches]:
-    def rows(batches: Batches) -> Batches:
-        if fence is not None:
-            fence.check(batch)
-        for record_batch in batches:
-            events = [(row["last"], _unpacked(row["payload"])) for row in record_batch.select(["last", "payload"]).to_pylist()]
-            yield from _slices([row for last, event in events for row in _rows_of(event, respelled, facts, last=last)], columns)
-
-    return rows
-
-
-def _rows_of(event: dict[str, Any], respelled: Sequence[str], facts: Facts, *, last: bool) -> Iterator[dict[str, Any]]:
-    """What an event does to current rows: the last one of a row in the batch leaves one there, and each may take one away, of which a key
-    that is spelled otherwise by now is one. A deletion that stands for many rows has none of its own."""
-    before, after, key = event["before"], event["after"], event["key"]
-    nothing = {WRITETIME: _facts({}, facts), EXPIRES_AT: _facts({}, facts), OP: "d"}
-    # By what they look like: NaN is not equal to itself, wherever in a value it is.
-    if before is not None and (after is None or any(repr(before[name]) != repr(key[name]) for name in respelled)):
-        yield {**{name: before[name] for name in key}, **nothing}
-    elif last and after is None:
-        yield {**key, **nothing}
-    if last and after is not None:
-        yield {**after, WRITETIME: _facts(event["writetime"], facts), EXPIRES_AT: _facts(event["expires_at"], facts), OP: event["op"]}
-
-
-def _facts(found: Mapping[str, int], facts: Facts) -> Any:
-    return list(found.items()) if facts == "map" else {to_column(name): value for name, value in found.items()}
-
-
-def _slices(rows: list[dict[str, Any]], shape: pa.Schema) -> Batches:
-    for start in range(0, len(rows), _CHUNK):
-        yield pa.RecordBatch.from_pylist(rows[start : start + _CHUNK], schema=shape)

@@ -7,17 +7,22 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
-from spark_jobs.events import EventPlan, TypedEvents
+from spark_jobs.events import EventPlan, TypedEvents, typed
 from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
+from spark_jobs.packs import pack, unpacked
+from spark_jobs.pages import PAGES
 from spark_jobs.scan import ROUTED, Batches
 from spark_jobs.shards import Record
 from writetime.batch.truncations import Cuts
+from writetime.columns import Rules
 from writetime.commitlog.encode import encode_mutation
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import peek
@@ -174,6 +179,21 @@ def folded(
     items.sort(key=lambda row: [row[name] for name in ORDER])
     rows = staged(joiner(FoldPlan(schema, now, since, places, engine=engine, **options)), items, ITEMS, FOLDED)
     return list(_with_payloads(rows, EventPlan(schema, now, [f"{host}.log" for host in HOSTS], HOSTS, dict.fromkeys(_ids(schema), 3))))
+
+
+def paged(rows: Sequence[dict[str, Any]], schema: Schema = SCHEMA, *, start: int = 0, rules: Rules | None = None) -> list[dict[str, Any]]:
+    """Rows of PAGES of events as `folded` gives them, a page a table."""
+    files, of_tables = [f"{host}.log" for host in HOSTS], dict.fromkeys(_ids(schema), 3)
+    starts = {(table_id, 0): start for table_id in of_tables}
+    plan = EventPlan(schema, NOW, files, HOSTS, of_tables, starts, rules=rules or Rules())
+    found = [{name: row[name] for name in FOLDED.names} for row in rows]
+    state = [{"state": pack(pa.RecordBatch.from_pylist(list(group), schema=FOLDED))} for _, group in groupby(found, itemgetter("table_id"))]
+    return staged(typed(plan), state, pa.schema([("state", pa.binary())]), PAGES)
+
+
+def events_of(pages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All events of rows of PAGES."""
+    return [event for page in unpacked(row["payload"] for row in pages) for event in page.to_pylist(maps_as_pydicts="strict")]
 
 
 def _ids(schema: Schema) -> list[bytes]:

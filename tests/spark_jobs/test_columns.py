@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs import publish
-from spark_jobs.events import EventPlan, TypedEvents, typed
-from spark_jobs.join import FOLDED
-from spark_jobs.packs import pack
+from spark_jobs.events import EventPlan, TypedEvents
 from tests.damage import flip_a_byte_of_a_captured_frame
-from tests.spark_jobs.examples import HOSTS, NOW, ORDERS, SCHEMA, THEN, folded, frame, insert, of_kind
+from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN, events_of, folded, frame, insert, of_kind, paged
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tools import verify
@@ -31,13 +27,8 @@ from writetime.model import Mutation
 
 def told(rules: ColumnsConfig, *mutations: Mutation) -> list[tuple[int | None, dict[str, Any]]]:
     """The events of one partition as the sinks get them, with their ordinals."""
-    files, starts = [f"{host}.log" for host in HOSTS], {(ORDERS.id.bytes, 0): 0}
-    plan = EventPlan(SCHEMA, NOW, files, HOSTS, {ORDERS.id.bytes: 3}, starts, rules=rules.rules)
     rows = of_kind(folded([frame(mutation) for mutation in mutations]), "event")
-    events = pa.RecordBatch.from_pylist([{name: row[name] for name in FOLDED.names} for row in rows], schema=FOLDED)
-    batch = pa.RecordBatch.from_pylist([{"state": pack(events)}])
-    made = [row for out in typed(plan)(iter([batch])) for row in out.to_pylist()]
-    return [(row["ordinal"], pickle.loads(row["payload"])) for row in made]
+    return [(event["ordinal"], event) for event in events_of(paged(rows, rules=rules.rules))]
 
 
 def test_masks_are_in_keys_rows_and_what_is_told_of_them() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_jobs.encode import Encoder, Oversized, Tells
-from spark_jobs.rows import RowShape
-from spark_jobs.warehouse import changes_schema
+from spark_jobs.rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.batch.pieces import unsent
 from writetime.config import KafkaConfig

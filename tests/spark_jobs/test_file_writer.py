@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from spark_jobs.encode import Encoder
 from spark_jobs.files import FileWriter
-from spark_jobs.rows import RowShape
-from spark_jobs.warehouse import changes_schema
+from spark_jobs.rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
 from writetime.envelope import About
 from writetime.schema.version import describe

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import urllib.request
 import uuid
 from dataclasses import replace
@@ -12,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import publish
+from spark_jobs.packs import unpacked
+from spark_jobs.pages import page_row
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse
@@ -24,7 +26,7 @@ from tests.spark_jobs.examples import THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tests.spark_jobs.test_registry import OTHER, client, full_compatibility
-from tests.spark_jobs.test_warehouse import COLUMNS, events
+from tests.spark_jobs.test_warehouse import events, pages
 from writetime.batch.publish import Published
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, Table
@@ -41,10 +43,10 @@ def with_before(spark: SparkSession, found: DataFrame, **values: Any) -> DataFra
     """The events as updates of rows that held other values."""
     rows = []
     for row in found.collect():
-        event = pickle.loads(row.payload)
-        told = {**event, "op": "u", "before": {**event["after"], **values}}
-        rows.append((row.table_id, row.ordinal, row.last, bytearray(pickle.dumps(told))))
-    return spark.createDataFrame(rows, schema=COLUMNS)
+        (page,) = unpacked([bytes(row.payload)])
+        told = [{**event, "op": "u", "before": {**event["after"], **values}} for event in page.to_pylist()]
+        rows.append(page_row(bytes(row.table_id), pa.RecordBatch.from_pylist(told, schema=page.schema)))
+    return pages(spark, rows)
 
 
 def test_a_consumer_with_the_first_schema_reads_on_and_what_is_incompatible_waits_alone(

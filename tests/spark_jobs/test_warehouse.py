@@ -19,9 +19,11 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
 
 from spark_jobs.evolve import IcebergTable
+from spark_jobs.pages import PAGES
 from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
 from spark_jobs.tidy import tidy
@@ -40,6 +42,7 @@ from tests.spark_jobs.examples import (
     frame,
     insert,
     of_kind,
+    paged,
     schema_of,
     table,
 )
@@ -58,8 +61,6 @@ from writetime.store.local import LocalStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-COLUMNS = "table_id binary, ordinal bigint, last boolean, payload binary"
-
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -76,12 +77,11 @@ def warehouse(spark: SparkSession) -> Warehouse:
 def events(spark: SparkSession, mutations: Iterable[Mutation], schema: Schema, *, start: int = 0) -> DataFrame:
     rows = of_kind(folded([frame(m, schema=schema) for m in mutations], schema), "event")
     assert rows
-    found = [(row["table_id"], start + row["seq"] + 1, row["last"], row["payload"]) for row in rows]
-    return spark.createDataFrame([tuple(map(_plain, row)) for row in found], schema=COLUMNS)
+    return pages(spark, paged(rows, schema, start=start))
 
 
-def _plain(value: Any) -> Any:
-    return bytearray(value) if isinstance(value, bytes) else value
+def pages(spark: SparkSession, found: list[dict[str, Any]]) -> DataFrame:
+    return spark.createDataFrame(pa.Table.from_pylist(found, schema=PAGES), schema=from_arrow_schema(PAGES))
 
 
 def write(warehouse: Warehouse, of: Table, batch: int, *mutations: Mutation, schema: Schema = SCHEMA) -> None:
