@@ -22,7 +22,7 @@ from importlib.machinery import PathFinder
 from typing import Final
 
 AHEAD: Final = ("spark_jobs.events", "spark_jobs.explode", "spark_jobs.join", "spark_jobs.packs", "spark_jobs.scan", "spark_jobs.touched")
-COMPILED: Final = ("writetime.commitlog.kernel", "writetime.commitlog.cells_buffers", "writetime.join.kernel")
+COMPILED: Final = ("writetime.commitlog.kernel", "writetime.commitlog.cells_buffers", "writetime.join.kernel", "writetime.cql.kernel")
 _NEEDED: Final = ("pyspark", "py4j", "spark_jobs", "writetime")
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from spark_jobs import telling
+from spark_jobs.event_columns import EventColumns, Told
 from spark_jobs.packs import unpacked
 from spark_jobs.pages import PAGES, page_of, page_row
 from spark_jobs.rows import RowShape
@@ -25,6 +27,7 @@ from writetime.cql.names import to_column
 from writetime.envelope import encode
 from writetime.join import flat
 from writetime.join.event import Shown, TableView
+from writetime.join.flat import Engine
 from writetime.schema.model import Schema, Table
 
 READ: Final = "r"
@@ -53,7 +56,7 @@ class EventPlan:
     read: frozenset[int] = frozenset()
 
 
-def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
+def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Batches]:
     """Packs -> PAGES, each a batch."""
 
     def type_batches(batches: Batches) -> Batches:
@@ -62,7 +65,7 @@ def typed(plan: EventPlan) -> Callable[[Batches], Batches]:
             assert table_id is not None
             assert bucket is not None
             if table_id not in tables:
-                tables[table_id] = TypedEvents(plan, UUID(bytes=table_id))
+                tables[table_id] = TypedEvents(plan, UUID(bytes=table_id), engine)
             for events in run:
                 for start in range(0, events.num_rows, EVENTS_PER_PAGE):
                     page = tables[table_id].page(events.slice(start, EVENTS_PER_PAGE), bucket)
@@ -79,7 +82,7 @@ def of_no_row(shape: RowShape, ordinal: int, event: telling.Event) -> dict[str, 
 class TypedEvents:
     """Makes the events of one table."""
 
-    def __init__(self, plan: EventPlan, table_id: UUID) -> None:
+    def __init__(self, plan: EventPlan, table_id: UUID, engine: Engine = "auto") -> None:
         self.plan = plan
         self.table = plan.schema.tables[table_id]
         # What a dropped column held is told once more: it is what changes.
@@ -88,12 +91,18 @@ class TypedEvents:
         self.clear = RowShape.of(whole, plan.schema)
         rules = plan.rules.of(whole, plan.schema.types)
         self.shape = RowShape.of(rules.shown(), plan.schema)
+        kernel = flat.compiled(engine)
+        # What rules hide is seen value by value.
+        self._columns = None if kernel is None or rules else EventColumns(self.shape, list(self.table.columns), kernel)
+        read = np.array([index in plan.read for index in range(len(plan.hosts))], np.bool_)
+        self._about = Told(plan.now, plan.files, plan.hosts, plan.expected[table_id.bytes], read, (SNAPSHOT, READ))
         self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
 
     def page(self, folded: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
         """The events of FOLDED rows of one bucket."""
         start = self.plan.starts[self.table.id.bytes, bucket]
-        return page_of(self.shape, (self._told(row, start) for row in folded.to_pylist()))
+        made = None if self._columns is None else self._columns.page(folded, start, self._about)
+        return made or page_of(self.shape, (self._told(row, start) for row in folded.to_pylist()))
 
     def _told(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, telling.Event]:
         """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""
@@ -152,11 +161,10 @@ class TypedEvents:
 
 
 def _shows(column: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
-    """Whether what changed in Cassandra can be seen: a value of no bytes is null in the types that know no such value."""
+    """Whether what changed in Cassandra can be seen."""
     if before is None or after is None:
         return (before or after or {}).get(column) is not None
-    # To Python 0.0 is -0.0.
-    return bool(before[column] != after[column]) or repr(before[column]) != repr(after[column])
+    return telling.differ(before[column], after[column])
 
 
 def _with_dropped(table: Table, before: Table, schema: Schema) -> Table:

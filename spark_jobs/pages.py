@@ -123,7 +123,7 @@ def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBa
 
 def _batch(rows: Any, values: Mapping[str, Any], columns: pa.Schema) -> pa.RecordBatch:
     """Rows, an array of structs, with some values beside them. There is nothing that is no fact: what a row lacks is null otherwise."""
-    found = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | values
+    found = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | dict(values)
     return pa.RecordBatch.from_arrays(
         [aligned(found[field.name], field.type) if field.name in found else _nothing(field, len(rows)) for field in columns],
         schema=columns,

@@ -85,6 +85,11 @@ def changed_elements(shape: RowShape, event: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
+def differ(old: Any, new: Any) -> bool:
+    """Whether values show differently: a value of no bytes is null in the types that know no such value, and to Python 0.0 is -0.0."""
+    return bool(old != new) or repr(old) != repr(new)
+
+
 def _same(old: Any, new: Any) -> bool:
     """Whether they show alike: to Python NaN is not itself, and 0.0 is -0.0."""
     return bool(_hashable(old) == _hashable(new))

@@ -21,6 +21,7 @@ from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
 from writetime.commitlog import compiled, crc, kernel, segment
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.segment import peek
+from writetime.cql import kernel as cql_kernel
 from writetime.join import kernel as join_kernel
 
 SEGMENT = small_segment(size=2048)
@@ -149,7 +150,8 @@ def test_machine_code_is_no_older_than_what_went_into_it(tmp_path: Path, monkeyp
     ("folder", "names", "sources"),
     [
         ("commitlog", ("cells_kernel", "compiled", "crc", "kernel", "pointers"), ()),
-        ("join", ("kernel", "kernel_pack", "kernel_rows"), (*join_kernel.SOURCES, "join/reconcile.py")),
+        ("join", ("kernel", "kernel_pack", "kernel_rows", "kernel_shown"), (*join_kernel.SOURCES, "join/reconcile.py")),
+        ("cql", ("kernel",), cql_kernel.SOURCES),
     ],
 )
 def test_the_digest_covers_what_compiled_modules_import(folder: str, names: tuple[str, ...], sources: tuple[str, ...]) -> None:

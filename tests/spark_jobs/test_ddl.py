@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,21 +12,22 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
 from spark_jobs.encode import Encoder, Life
 from spark_jobs.evolve import IcebergTable
 from spark_jobs.kafka import RECORDS, Sent
+from spark_jobs.pages import page_of, page_row
 from spark_jobs.publish import Outbox
+from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
 from spark_jobs.telling import deletion, truncation
 from spark_jobs.warehouse import Changes, Warehouse
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
-from tests.spark_jobs.test_warehouse import COLUMNS, events, rows, write
+from tests.spark_jobs.test_warehouse import events, pages, rows, write
 from writetime.batch.publish import Published, read_published
 from writetime.config import WarehouseConfig
 from writetime.envelope import About
@@ -58,7 +58,7 @@ def warehouse(spark: SparkSession) -> Warehouse:
 
 
 def nothing(spark: SparkSession) -> DataFrame:
-    return spark.createDataFrame([], schema=COLUMNS)
+    return pages(spark, [])
 
 
 def commits(warehouse: Warehouse, name: str) -> list[tuple[str, str]]:
@@ -168,7 +168,7 @@ def test_nothing_of_a_life_is_published_after_its_drop(pipeline: Pipeline, wareh
     write(warehouse, replace(old, dropped=False), 1, insert(old, 1, {"v": 1}, schema=schema_of(old)), schema=schema_of(old))
     schema = schema_of(old, new)
     last = events(warehouse.spark, [insert(old, 2, {"v": 2}, schema=schema)], schema)
-    drop = told(warehouse.spark, old, (of_the_table("t", "drop", THEN + 5), False)).withColumn("ordinal", F.lit(2).cast("bigint"))
+    drop = told(warehouse.spark, old, (of_the_table("t", "drop", THEN + 5), False), start=1)
     warehouse.write_changes(old, schema, last.union(drop), 2)
     # A node was down, and its log comes late.
     warehouse.write_changes(old, schema, events(warehouse.spark, [insert(old, 3, {"v": 3}, schema=schema)], schema), 3)
@@ -365,10 +365,10 @@ def of_the_table(op: str, reason: str, at: int) -> dict[str, Any]:
     return {**event, "op": op, "reason": reason}
 
 
-def told(spark: SparkSession, of: Table, *found: tuple[dict[str, Any], bool]) -> DataFrame:
-    """Events, and whether each is its row's last."""
-    listed = [(bytearray(of.id.bytes), at, last, bytearray(pickle.dumps(event))) for at, (event, last) in enumerate(found, 1)]
-    return spark.createDataFrame(listed, schema=COLUMNS)
+def told(spark: SparkSession, of: Table, *found: tuple[dict[str, Any], bool], start: int = 0) -> DataFrame:
+    """Events that the stream tells, and others that are the last of their rows and have no ordinal."""
+    listed = [(None if last else start + at, last, event) for at, (event, last) in enumerate(found, 1)]
+    return pages(spark, [page_row(of.id.bytes, page_of(RowShape.of(of, schema_of(of)), listed))])
 
 
 def test_a_truncate_takes_all_rows_in_one_commit_and_is_one_event(pipeline: Pipeline, warehouse: Warehouse) -> None:
@@ -419,7 +419,7 @@ def test_a_delete_of_many_rows_as_one_event(pipeline: Pipeline, warehouse: Wareh
     one = deletion(key={"id": 1, "line": None}, within=within, ts_micro=THEN + 5, now=NOW, source=source)
     key = {"id": 1, "line": 2}
     row = {**one, "key": key, "before": {**key, "v": "old"}, "changed": ["v"], "bounds": None}
-    found = told(warehouse.spark, ranged, (one, False), (row, True)).withColumn("ordinal", F.expr("IF(last, NULL, ordinal)"))
+    found = told(warehouse.spark, ranged, (one, False), (row, True))
     warehouse.write_changes(ranged, schema, found, 2)
     warehouse.merge_current(ranged, schema, found, 2)
     assert [row["line"] for row in rows(warehouse, "shop.ranged")] == [1]

@@ -1,4 +1,4 @@
-"""What compiled code does with flat rows: one thing with one row, or many small folds (`bulk.join`), or `bulk.pack`.
+"""What compiled code does with flat rows: one thing with one row, or many small folds (`bulk.join`), or `bulk.pack`, or `shown`.
 
 Strategy: one outermost function, `run`, for all tasks, which takes its arguments as one array of words (`pointers`): machine code is kept
 by outermost functions, and each would have its own copy of the rest. Rows are merged by `kernel_rows`, in an arena of bytes.
@@ -35,12 +35,42 @@ from writetime.join.kernel_rows import (
     merge_rows,
     soonest_expiry,
 )
+from writetime.join.kernel_shown import (
+    ABSENT,
+    CELLS,
+    IS_ODD,
+    NEVER,
+    Cells,
+    Differing,
+    Held,
+    Showing,
+    Splitting,
+    differ,
+    show_rows,
+    split_keys,
+)
 from writetime.join.reconcile import POLICY, Policy, is_legacy
 from writetime.model import DeletionTime
 
-__all__ = ["CURSORS", "Blobs", "Growing", "Packing", "Rules", "words"]
+__all__ = [
+    "ABSENT",
+    "CELLS",
+    "CURSORS",
+    "IS_ODD",
+    "NEVER",
+    "Blobs",
+    "Cells",
+    "Differing",
+    "Growing",
+    "Held",
+    "Packing",
+    "Rules",
+    "Showing",
+    "Splitting",
+    "words",
+]
 
-SOURCES: Final = tuple(f"join/{name}.py" for name in ("flat", "kernel", "kernel_pack", "kernel_rows"))
+SOURCES: Final = tuple(f"join/{name}.py" for name in ("flat", "kernel", "kernel_pack", "kernel_rows", "kernel_shown"))
 """What machine code of this module is made of beyond that of the decoder, constants included."""
 
 kept: Callable[[Any], Any] = partial(compiled_and_kept, further=SOURCES)
@@ -51,7 +81,7 @@ _i64: Any = np.int64
 
 # --- one row at a time -------------------------------------------------------------------------------------------------------------
 
-MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, JOIN, PACK = range(6)
+MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, JOIN, PACK, SHOW, SPLIT, DIFFER = range(9)
 
 
 class Single(NamedTuple):
@@ -246,13 +276,19 @@ def _show(this: Joining, state: int, state_end: int, rules: Rules) -> int:
 
 @kept
 def run(arguments: Ints) -> None:
-    """`arguments` is the words of a `Single`, `Joining` or `Packing`, whose task is the first. One function: machine code is kept by those,
-    and each would have its own copy of everything."""
+    """`arguments` is the words of a `Single`, `Joining`, `Packing`, or of what `kernel_shown` takes, whose task is the first. One function:
+    machine code is kept by those, and each would have its own copy of everything."""
     task = arguments[0]
     if task == JOIN:
         _do_join(arguments)
     elif task == PACK:
         pack_rows(arguments)
+    elif task == SHOW:
+        show_rows(arguments)
+    elif task == SPLIT:
+        split_keys(arguments)
+    elif task == DIFFER:
+        differ(arguments)
     else:
         _do_single(arguments)
 
