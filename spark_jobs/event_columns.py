@@ -135,10 +135,9 @@ class EventColumns:
         if split is None:
             return None
         data, parts = split
-        buf = data.tobytes()
-        partition = [self._values(kind, data, buf, places) for kind, places in zip(self.keys, parts, strict=False)]
+        partition = [self._values(kind, data, places) for kind, places in zip(self.keys, parts, strict=False)]
         old, new = (
-            [self._values(kind, side.data, side.buf, side.part(at)) for at, kind in enumerate(self.keys[self.partition :])]
+            [self._values(kind, side.data, side.part(at)) for at, kind in enumerate(self.keys[self.partition :])]
             for side in (before, after)
         )
         there = after.there
@@ -149,19 +148,19 @@ class EventColumns:
 
     # --- values -----------------------------------------------------------------------------------------------------------
 
-    def _values(self, kind: CqlType, data: Any, buf: bytes, places: Places) -> Any:
+    def _values(self, kind: CqlType, data: Any, places: Places) -> Any:
         """Values of one cell each, or of keys."""
         found = cql_columns.column(kind, data, *places)
-        return found if found is not None else self._one_by_one(kind, kind.decode, buf, places, {})
+        return found if found is not None else self._one_by_one(kind, kind.decode, data, places, {})
 
-    def _one_by_one(self, kind: CqlType, decode: Callable[[bytes], Any], buf: bytes, places: Places, known: dict[bytes, Any]) -> Any:
-        convert = arrow_converter(kind)
+    def _one_by_one(self, kind: CqlType, decode: Callable[[bytes], Any], data: Any, places: Places, known: dict[bytes, Any]) -> Any:
+        convert, buf = arrow_converter(kind), memoryview(data)
         made: list[Any] = []
         for at, length in zip(places[0].tolist(), places[1].tolist(), strict=True):
             if length < 0:
                 made.append(None)
                 continue
-            raw = buf[at : at + length]
+            raw = bytes(buf[at : at + length])
             if raw not in known:
                 known[raw] = convert(decode(raw))
             made.append(known[raw])
@@ -180,7 +179,7 @@ class EventColumns:
         for side in sides:
             places = side.values(column.at)
             found = None if column.counter else cql_columns.column(column.kind, side.data, *places)
-            made.append(self._one_by_one(column.kind, decode, side.buf, places, known) if found is None else found)
+            made.append(self._one_by_one(column.kind, decode, side.data, places, known) if found is None else found)
         return made[0], made[1]
 
     def _collections(self, column: _Column, side: ShownRows, known: dict[Any, Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from spark_jobs.event_columns import EventColumns, Told
 from spark_jobs.packs import unpacked
 from spark_jobs.pages import PAGES, page_of, page_row
 from spark_jobs.rows import RowShape
-from spark_jobs.runs import by_shard
+from spark_jobs.runs import by_shard, lengths
 from spark_jobs.scan import Batches
 from writetime.columns import Rules, why_not
 from writetime.commitlog.mutation import decode_update
@@ -33,10 +34,10 @@ from writetime.schema.model import Schema, Table
 READ: Final = "r"
 SNAPSHOT: Final = "snapshot"
 """Op and reason of what was read from the ring, and that no log has told: rows that are new, and rows that were otherwise (op u)."""
-
-
-EVENTS_PER_PAGE: Final = 8192
-"""At most: a pack of short rows holds more."""
+BYTES_PER_PAGE: Final = 16 << 20
+"""Of what pages are made of, an event beside its rows counted as much as `_EVENT`."""
+_EVENT = 1 << 10
+_ROWS: Final = ("pk", "before", "static_before", "after", "static_after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,19 @@ def typed(plan: EventPlan, engine: Engine = "auto") -> Callable[[Batches], Batch
             if table_id not in tables:
                 tables[table_id] = TypedEvents(plan, UUID(bytes=table_id), engine)
             for events in run:
-                for start in range(0, events.num_rows, EVENTS_PER_PAGE):
-                    page = tables[table_id].page(events.slice(start, EVENTS_PER_PAGE), bucket)
+                for some in _parts(events):
+                    page = tables[table_id].page(some, bucket)
                     yield pa.RecordBatch.from_pylist([page_row(table_id, page)], schema=PAGES)
 
     return type_batches
+
+
+def _parts(events: pa.RecordBatch) -> Batches:
+    """The same events, of each page."""
+    sizes: Any = sum(lengths(events[name]) for name in _ROWS)
+    begins = np.flatnonzero(np.diff(np.cumsum(sizes + _EVENT) // BYTES_PER_PAGE, prepend=-1)).tolist()
+    for start, end in pairwise([*begins, events.num_rows]):
+        yield events.slice(start, end - start)
 
 
 def of_no_row(shape: RowShape, ordinal: int, event: telling.Event) -> dict[str, Any]:
@@ -94,15 +103,18 @@ class TypedEvents:
         kernel = flat.compiled(engine)
         # What rules hide is seen value by value.
         self._columns = None if kernel is None or rules else EventColumns(self.shape, list(self.table.columns), kernel)
-        read = np.array([index in plan.read for index in range(len(plan.hosts))], np.bool_)
-        self._about = Told(plan.now, plan.files, plan.hosts, plan.expected[table_id.bytes], read, (SNAPSHOT, READ))
         self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
 
     def page(self, folded: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
         """The events of FOLDED rows of one bucket."""
         start = self.plan.starts[self.table.id.bytes, bucket]
-        made = None if self._columns is None else self._columns.page(folded, start, self._about)
-        return made or page_of(self.shape, (self._told(row, start) for row in folded.to_pylist()))
+        made = None if self._columns is None else self._columns.page(folded, start, self._about())
+        return page_of(self.shape, (self._told(row, start) for row in folded.to_pylist())) if made is None else made
+
+    def _about(self) -> Told:
+        plan = self.plan
+        read = np.array([index in plan.read for index in range(len(plan.hosts))], np.bool_)
+        return Told(plan.now, plan.files, plan.hosts, plan.expected[self.table.id.bytes], read, (SNAPSHOT, READ))
 
     def _told(self, row: dict[str, Any], start: int) -> tuple[int | None, bool, telling.Event]:
         """The event of a FOLDED row, with its ordinal and whether it is the last of its row."""

@@ -77,7 +77,7 @@ def told_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> C
     def rows(batches: Batches) -> Batches:
         for page in pages(batches):
             # What has no ordinal is for current rows only.
-            told = page.filter(pc.is_valid(page["ordinal"])) if page["ordinal"].null_count else page
+            told = _filtered(page, pc.is_valid(page["ordinal"]))
             if told.num_rows:
                 yield pa.RecordBatch.from_arrays([column(told, field) for field in columns], schema=columns)
 
@@ -104,7 +104,7 @@ def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches
                 found = [row for event in _events(page) for row in _rows_of(event, respelled, columns)]
                 yield pa.RecordBatch.from_pylist(found, schema=columns)
             else:
-                yield from _last_rows(page.filter(page["last"]), columns)
+                yield from _last_rows(page, columns)
 
     return rows
 
@@ -112,13 +112,20 @@ def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches
 def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """What is left of each row; of one that is gone its key."""
     there = pc.is_valid(page["after"])
-    kept, gone = page.filter(there), page.filter(pc.invert(there))
+    kept = _filtered(page.select(["after", "op", "writetime", "expires_at"]), pc.and_(page["last"], there))
+    gone = _filtered(page.select(["key"]), pc.and_not(page["last"], there))
     if kept.num_rows:
         facts = {WRITETIME: "writetime", EXPIRES_AT: "expires_at"}
         values = {name: _facts(kept[fact], columns.field(name).type) for name, fact in facts.items() if name in columns.names}
         yield _batch(kept["after"], {**values, OP: kept["op"]}, columns)
     if gone.num_rows:
         yield _batch(gone["key"], {OP: pa.repeat("d", gone.num_rows)}, columns)
+
+
+def _filtered(page: pa.RecordBatch, mask: Any) -> pa.RecordBatch:
+    """Those for which the mask is true: mostly all, or none, which costs nothing."""
+    count = mask.true_count
+    return page if count == len(mask) else page.filter(mask) if count else page.slice(0, 0)
 
 
 def _batch(rows: Any, values: Mapping[str, Any], columns: pa.Schema) -> pa.RecordBatch:

@@ -286,7 +286,7 @@ def test_rules_deletions_and_damage_go_the_readable_way(monkeypatch: pytest.Monk
 
 
 def test_a_pack_of_many_rows_is_several_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.events.EVENTS_PER_PAGE", 2)
+    monkeypatch.setattr("spark_jobs.events.BYTES_PER_PAGE", 2500)
     rows = of_kind(folded([frame(insert(ORDERS, 1, {"name": "a"}, line)) for line in range(5)]), "event")
     pages = paged(rows, start=7)
     assert [row["told"] for row in pages] == [2, 2, 1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import ModuleType
 from typing import Any, Final
 
@@ -44,10 +43,6 @@ class ShownRows:
     soonest: Ints
     cells: Any
 
-    @cached_property
-    def buf(self) -> bytes:
-        return self.data.tobytes()
-
     def part(self, clustering: int) -> Places:
         return self.part_at[clustering], self.part_length[clustering]
 
@@ -66,13 +61,13 @@ class ShownRows:
     def of_row(self, column: int, row: int) -> list[ShownCell]:
         """The cells of a column in a row: values and paths alone."""
         at, count = int(self.first[column, row]), int(self.count[column, row])
-        found, buf = self.cells, self.buf
+        found, buf = self.cells, memoryview(self.data)  # type: ignore[arg-type]
         cells = []
         for cell in range(at, at + count):
             begin, length = int(found.path_at[cell]), int(found.path_length[cell])
-            path = None if length < 0 else buf[begin : begin + length]
+            path = None if length < 0 else bytes(buf[begin : begin + length])
             begin, length = int(found.value_at[cell]), int(found.value_length[cell])
-            cells.append(ShownCell(buf[begin : begin + length], path, 0, None))
+            cells.append(ShownCell(bytes(buf[begin : begin + length]), path, 0, None))
         return cells
 
 
