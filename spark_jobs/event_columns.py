@@ -22,7 +22,8 @@ from spark_jobs import telling
 from spark_jobs.pages import FIRST_MICROS, LAST_MICROS, page_schema
 from spark_jobs.rows import RowShape
 from writetime.cql import columns as cql_columns
-from writetime.cql.arrow import arrow_converter, arrow_type, plain_values
+from writetime.cql.arrow import arrow_converter, plain_values
+from writetime.cql.columns import arrow_type
 from writetime.cql.names import to_column
 from writetime.cql.types import CollectionType, CqlType, NativeType, UdtType, assemble
 from writetime.envelope import encode
@@ -92,7 +93,7 @@ class EventColumns:
 
     def page(self, folded: pa.RecordBatch, start: int, told: Told) -> pa.RecordBatch | None:
         """The events of FOLDED rows whose ordinals begin behind `start`."""
-        if pc.any(pc.not_equal(folded["kind"], "event")).as_py():
+        if pc.not_equal(folded["kind"], "event").true_count:
             return None
         before, after = self._side(folded["before"], folded["static_before"]), self._side(folded["after"], folded["static_after"])
         if before is None or after is None or not np.all(before.rows.there | after.rows.there):

@@ -37,6 +37,8 @@ SNAPSHOT: Final = "snapshot"
 BYTES_PER_PAGE: Final = 16 << 20
 """Of what pages are made of, an event beside its rows counted as much as `_EVENT`."""
 _EVENT = 1 << 10
+_FEW = 16
+"""Events that are typed one by one as fast."""
 _ROWS: Final = ("pk", "before", "static_before", "after", "static_after")
 
 
@@ -83,9 +85,9 @@ def _parts(events: pa.RecordBatch) -> Batches:
         yield events.slice(start, end - start)
 
 
-def of_no_row(shape: RowShape, ordinal: int, event: telling.Event) -> dict[str, Any]:
-    """An event that is no row's (see `telling`) as a row of PAGES."""
-    return page_row(shape.table.id.bytes, page_of(shape, [(ordinal, False, event)]))
+def of_no_row(shown: Table, schema: Schema, ordinal: int, event: telling.Event) -> dict[str, Any]:
+    """An event that is no row's (see `telling`) as a row of PAGES. `shown`: the table as the rules let it out."""
+    return page_row(shown.id.bytes, page_of(RowShape.of(shown, schema), [(ordinal, False, event)]))
 
 
 class TypedEvents:
@@ -100,7 +102,7 @@ class TypedEvents:
         self.clear = RowShape.of(whole, plan.schema)
         rules = plan.rules.of(whole, plan.schema.types)
         self.shape = RowShape.of(rules.shown(), plan.schema)
-        kernel = flat.compiled(engine)
+        kernel, self._few = flat.compiled(engine), _FEW if engine == "auto" else 0
         # What rules hide is seen value by value.
         self._columns = None if kernel is None or rules else EventColumns(self.shape, list(self.table.columns), kernel)
         self._change, self._keeps, self._filters = rules.compiled(), rules.keeps(), rules.filter is not None
@@ -108,7 +110,8 @@ class TypedEvents:
     def page(self, folded: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
         """The events of FOLDED rows of one bucket."""
         start = self.plan.starts[self.table.id.bytes, bucket]
-        made = None if self._columns is None else self._columns.page(folded, start, self._about())
+        by_columns = self._columns if folded.num_rows >= self._few else None
+        made = None if by_columns is None else by_columns.page(folded, start, self._about())
         return page_of(self.shape, (self._told(row, start) for row in folded.to_pylist())) if made is None else made
 
     def _about(self) -> Told:

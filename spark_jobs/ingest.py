@@ -39,7 +39,6 @@ from spark_jobs.join import FOLDED, FoldPlan, joiner
 from spark_jobs.maintain import maintain
 from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
 from spark_jobs.pages import PAGES
-from spark_jobs.rows import RowShape
 from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
@@ -548,17 +547,16 @@ class Batch:
             start = 0
             # The life that goes on comes last: its events are the younger ones.
             for table in sorted(lives, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
-                shape = RowShape.of(self._shown(table, schema), schema)
                 if table.id in self.local.opened:
                     start += 1
-                    of_tables.append(of_no_row(shape, start, self._truncation(schema, table)))
+                    of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._truncation(schema, table)))
                     self.accounts[table.label]["events"] += 1
                 for bucket in range(len(self._shard_versions(table).buckets)):
                     starts[table.id.bytes, bucket] = start
                     start += self.events.get((table.id.bytes, bucket), 0)
                 if table.id in self.ending:
                     start += 1
-                    of_tables.append(of_no_row(shape, start, self._drop(schema, table)))
+                    of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._drop(schema, table)))
                     self.accounts[table.label]["events"] += 1
         plan = EventPlan(
             schema=schema,

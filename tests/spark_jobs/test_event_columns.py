@@ -44,7 +44,23 @@ from writetime.join.flat import Engine
 from writetime.model import NO_DELETION_TIME, Cell, Row
 from writetime.schema.model import Column, Schema, Table
 
-KEY_TYPES = ("int", "text", "uuid", "timeuuid", "decimal", "timestamp", "boolean", "inet", "double", "blob", "varint", "frozen<list<int>>")
+KEY_TYPES = (
+    "frozen<addr>",
+    "frozen<map<text, int>>",
+    "tuple<int, text>",
+    "int",
+    "text",
+    "uuid",
+    "timeuuid",
+    "decimal",
+    "timestamp",
+    "boolean",
+    "inet",
+    "double",
+    "blob",
+    "varint",
+    "frozen<list<int>>",
+)
 COLLECTIONS = ("set<text>", "list<int>", "map<text, timestamp>", "addr", "person", "set<int>", "list<frozen<addr>>", "map<uuid, double>")
 MORE_COLLECTIONS = (
     "map<int, frozen<set<text>>>",
@@ -172,7 +188,7 @@ def page(of: Table, rows: list[dict[str, Any]], schema: Schema, engine: Any, **o
 
 
 def same(of: Table, rows: list[dict[str, Any]], schema: Schema, **options: Any) -> None:
-    fast, twin = (page(of, rows, schema, engine, **options) for engine in ("auto", "python"))
+    fast, twin = (page(of, rows, schema, engine, **options) for engine in ENGINES)
     if isinstance(twin, tuple) or isinstance(fast, tuple):
         assert fast == twin
         return
@@ -268,7 +284,7 @@ def test_what_a_dropped_column_held_is_told_once_more(monkeypatch: pytest.Monkey
     row = {**dict.fromkeys(FOLDED.names), "kind": "event", "table_id": now.id.bytes, "bucket": 0, "seq": 0, "last": True, "pk": bytes(4)}
     rows = [{**row, "before": old, "after": new, "ts": THEN, "reason": "alter"}]
     same(now, rows, schema_of(now), before={now.id.bytes: was})
-    (event,) = page(now, rows, schema_of(now), "auto", before={now.id.bytes: was}).to_pylist()
+    (event,) = page(now, rows, schema_of(now), "numba", before={now.id.bytes: was}).to_pylist()
     assert (event["changed"], event["before"]["tags"], event["after"]["tags"], event["changed_elements"]) == (["tags"], ["a"], None, None)
     assert noted == [True, True]
 
@@ -280,9 +296,17 @@ def test_rules_deletions_and_damage_go_the_readable_way(monkeypatch: pytest.Monk
     assert noted == []
     same(ORDERS, [*rows, *folded_of(ORDERS, folded([frame(delete(ORDERS, 1))], deletes="one"))], SCHEMA)
     same(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA)
-    assert page(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA, "auto")[0] is MalformedMutation
+    assert page(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA, "numba")[0] is MalformedMutation
     same(ORDERS, [{**rows[0], "pk": b"\0"}], SCHEMA)
     assert noted == [False] * 3
+
+
+def test_few_events_are_typed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = made_by_columns(monkeypatch)
+    rows = folded_of(ORDERS, folded([frame(insert(ORDERS, 1, {"name": "a"}, line)) for line in range(16)]))
+    few, more = page(ORDERS, rows[:15], SCHEMA, "auto"), page(ORDERS, rows, SCHEMA, "auto")
+    assert few.equals(more.slice(0, 15))
+    assert noted == [True]
 
 
 def test_a_pack_of_many_rows_is_several_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import publish
 from spark_jobs.packs import unpacked
-from spark_jobs.pages import page_row
+from spark_jobs.pages import page_row, page_schema
 from spark_jobs.publish import Outbox
+from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse
 from tests.schema.examples import create_table
@@ -39,13 +40,14 @@ def schema_by_id(url: str, number: int) -> Any:
         return json.loads(json.load(answer)["schema"])
 
 
-def with_before(spark: SparkSession, found: DataFrame, **values: Any) -> DataFrame:
-    """The events as updates of rows that held other values."""
+def with_before(spark: SparkSession, found: DataFrame, whole: Table, **values: Any) -> DataFrame:
+    """The events as updates of rows that held other values, in the columns of `whole`."""
+    columns = page_schema(RowShape.of(whole, schema_of(whole)))
     rows = []
     for row in found.collect():
         (page,) = unpacked([bytes(row.payload)])
         told = [{**event, "op": "u", "before": {**event["after"], **values}} for event in page.to_pylist()]
-        rows.append(page_row(bytes(row.table_id), pa.RecordBatch.from_pylist(told, schema=page.schema)))
+        rows.append(page_row(bytes(row.table_id), pa.RecordBatch.from_pylist(told, schema=columns)))
     return pages(spark, rows)
 
 
@@ -85,7 +87,7 @@ def test_a_consumer_with_the_first_schema_reads_on_and_what_is_incompatible_wait
         def write(of: Table, batch: int, values: dict[str, Any], **before: Any) -> None:
             schema = schema_of(of)
             told = events(spark, [insert(of, 1, values, timestamp=THEN + batch, schema=schema)], schema)
-            warehouse.write_changes(of, schema, with_before(spark, told, **before) if before else told, batch)
+            warehouse.write_changes(of, schema, with_before(spark, told, versions[1], **before) if before else told, batch)
 
         def drain(upto: int) -> Published:
             done = Outbox(pipeline.config, kafka, pipeline.store, spark, upto).drain(everything=False)

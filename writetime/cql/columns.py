@@ -8,7 +8,7 @@ goes one by one has the words for it. Needs numba.
 from __future__ import annotations
 
 import importlib
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from writetime.cql.arrow import _MAX_ARROW_MS, arrow_type
+from writetime.cql.arrow import _MAX_ARROW_MS
+from writetime.cql.arrow import arrow_type as _arrow_type
 from writetime.cql.native import NATIVE
 from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
 
@@ -40,6 +41,10 @@ BYTES: Final = frozenset({"ascii", "text", "varchar", "blob"})
 TEXTS: Final = ("uuid", "timeuuid", "inet", "decimal")
 INJECTIVE: Final = frozenset({*BYTES, "tinyint", "smallint", "int", "bigint", "timestamp", "date", "time", "uuid", "timeuuid"})
 """Types of which no two values, but for that of no bytes, look alike."""
+
+
+arrow_type: Final = lru_cache(maxsize=4096)(_arrow_type)
+"""Of a few types, time and again."""
 
 
 @cache

@@ -17,6 +17,7 @@ from writetime.commitlog.pointers import reader
 from writetime.join import flat
 from writetime.join.kernel_pack import Blobs
 from writetime.join.kernel_rows import (
+    _DONE,
     BAD,
     KIND,
     NAME,
@@ -46,7 +47,6 @@ NEVER: Final = (1 << 63) - 1
 
 _SIMPLE_CELL, _ELEMENT = int(flat.Kind.SIMPLE), int(flat.Kind.ELEMENT)
 _NO_TTL = NO_TTL
-_DONE = 4
 _i64: Any = np.int64
 
 
