@@ -125,3 +125,9 @@ def test_keys_that_could_become_one_are_for_others_to_look_at() -> None:
     assert TYPES
     kind = kind_of("frozen<map<boolean, int>>")
     assert by_column(kind, [kind.encode([(True, 1)])]) is None
+
+
+def test_maps_of_many_keys() -> None:
+    """Keys stand among values: where they stand is an array of its own, which nobody but the call keeps."""
+    kind = kind_of("map<text, int>")
+    assert same(kind, [kind.encode([(f"{row} {number:05}", number) for number in range(50_000)]) for row in range(3)])

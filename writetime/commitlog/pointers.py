@@ -2,14 +2,15 @@
 
 Strategy: numba counts references to every array that it takes out of a tuple, which costs more than what a decoder does with it; a pointer
 is free. So a NamedTuple says what there is, by its annotations (`Bytes`, `Int32s`, `Ints`, `Words`, `int`, or another such NamedTuple):
-`words` lays out one of them, or a part, for the call, and inside `reader(…)` gives it back, with a pointer wherever there was an array.
+`call` lays it out and calls (`words` does no more than lay out, for who keeps what he passes), and inside `reader(…)` gives it back, with a
+pointer wherever there was an array.
 
-Pointers know no length: whoever indexes one has checked before. The arrays must live as long as the call.
+Pointers know no length: whoever indexes one has checked before. The arrays must live as long as the call, and no address keeps them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -23,6 +24,11 @@ _KINDS: dict[Any, Any] = {
     Words: types.CPointer(types.uint64),
     int: types.int64,
 }
+
+
+def call(run: Callable[[Ints], Any], arguments: Any) -> None:
+    """Run compiled code on a (named) tuple of arrays and numbers, which lives until it is done."""
+    run(words(arguments))
 
 
 def words(arguments: Any) -> Ints:

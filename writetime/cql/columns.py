@@ -74,7 +74,7 @@ def numbers(width: int, data: Data, at: Ints, length: Ints) -> tuple[Ints, Data]
     kernel = _kernel()
     out, valid, n = np.empty(len(at), np.int64), np.empty(len(at), np.uint8), np.zeros(2, np.int64)
     nothing = np.empty(1, np.int32)
-    kernel.run(kernel.words(kernel.Reading(kernel.NUMBERS, len(at), *_places(at, length), data, width, out, valid, nothing, valid, n)))
+    kernel.call(kernel.run, kernel.Reading(kernel.NUMBERS, len(at), *_places(at, length), data, width, out, valid, nothing, valid, n))
     return None if n[kernel.OTHERS] else (out, valid)
 
 
@@ -92,7 +92,7 @@ def _integers(data: Data, at: Ints, length: Ints) -> Any:
     kernel, rows = _kernel(), len(at)
     out, valid, n = np.empty(2 * rows, np.int64), np.empty(rows, np.uint8), np.zeros(2, np.int64)
     nothing = np.empty(1, np.int32)
-    kernel.run(kernel.words(kernel.Reading(kernel.WIDE, rows, *_places(at, length), data, 0, out, valid, nothing, valid, n)))
+    kernel.call(kernel.run, kernel.Reading(kernel.WIDE, rows, *_places(at, length), data, 0, out, valid, nothing, valid, n))
     if n[kernel.OTHERS]:
         return None
     narrow = np.array_equal(out[1::2], out[::2] >> 63)
@@ -126,7 +126,7 @@ def _texts(kind: NativeType, data: Data, at: Ints, length: Ints) -> Any:
     end, text, n = np.zeros(len(at) + 1, np.int32), np.empty(room + 1, np.uint8), np.zeros(2, np.int64)
     valid, nothing = np.empty(len(at), np.uint8), np.empty(1, np.int64)
     task = tasks.get(kind.name, kernel.BYTES)
-    kernel.run(kernel.words(kernel.Reading(task, len(at), *_places(at, length), data, 0, nothing, valid, end, text, n)))
+    kernel.call(kernel.run, kernel.Reading(task, len(at), *_places(at, length), data, 0, nothing, valid, end, text, n))
     if n[kernel.OTHERS] or (kind.name == "ascii" and n[kernel.HIGHEST] >= 0x80):
         return None
     made = pa.Array.from_buffers(arrow_type(kind), len(at), [_bitmap(valid), pa.py_buffer(end), pa.py_buffer(text[: end[-1]])])
@@ -145,7 +145,7 @@ def _structs(kind: UdtType | TupleType, data: Data, at: Ints, length: Ints) -> A
     nothing, n = np.empty(1, np.int32), np.zeros(2, np.int64)
     exact = int(isinstance(kind, TupleType))
     places = *_places(at, length), data
-    kernel.run(kernel.words(kernel.Taking(kernel.FIELDS, rows, *places, len(kinds), exact, part_at, part_length, nothing, n)))
+    kernel.call(kernel.run, kernel.Taking(kernel.FIELDS, rows, *places, len(kinds), exact, part_at, part_length, nothing, n))
     if n[kernel.OTHERS]:
         return None
     return structs(kind, data, part_at, part_length, length > 0)
@@ -166,7 +166,7 @@ def _collections(kind: CollectionType, data: Data, at: Ints, length: Ints) -> An
     part_at, part_length = (np.empty(room, np.int64) for _ in range(2))
     end, n = np.zeros(rows + 1, np.int32), np.zeros(2, np.int64)
     places = *_places(at, length), data
-    kernel.run(kernel.words(kernel.Taking(kernel.ELEMENTS, rows, *places, per, 0, part_at, part_length, end, n)))
+    kernel.call(kernel.run, kernel.Taking(kernel.ELEMENTS, rows, *places, per, 0, part_at, part_length, end, n))
     if n[kernel.OTHERS]:
         return None
     total = per * int(end[-1])

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from writetime.commitlog.compiled import Bytes, Int32s, Ints, compiled, compiled_and_kept
-from writetime.commitlog.pointers import reader, words
+from writetime.commitlog.pointers import call, reader
 
-__all__ = ["Reading", "Taking", "run", "words"]
+__all__ = ["Reading", "Taking", "call", "run"]
 
 SOURCES: Final = ("cql/kernel.py",)
 """What machine code of this module is made of beyond that of the decoder."""
@@ -306,7 +306,7 @@ def compile_ahead() -> float:
     """Compile everything into the cache, or load it from there; the seconds it took."""
     started = perf_counter()
     nothing, flags = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-    run(words(Reading(NUMBERS, 0, nothing, nothing, flags, 0, nothing, flags, np.zeros(1, np.int32), flags, np.zeros(2, np.int64))))
+    call(run, Reading(NUMBERS, 0, nothing, nothing, flags, 0, nothing, flags, np.zeros(1, np.int32), flags, np.zeros(2, np.int64)))
     return perf_counter() - started
 
 

@@ -247,7 +247,7 @@ class _Joining:
                 *self.events,
                 self.deleted,
             )
-            kernel.run(kernel.words(kernel.Joining(*self.before, self.arena, self.region, self.cur, leave, *out, n)))
+            kernel.call(kernel.run, kernel.Joining(*self.before, self.arena, self.region, self.cur, leave, *out, n))
             if not n[kernel.LACKS]:
                 break
             self._make_room(int(n[kernel.LACKS]))
@@ -349,7 +349,7 @@ def _pack(decoded: Decoded, kernel: Any) -> Packed:
         np.zeros(kernel.CURSORS, np.int64),
     )
     while True:
-        kernel.run(kernel.words(kernel.Packing(*columns, out.column(kernel), latest, n)))
+        kernel.call(kernel.run, kernel.Packing(*columns, out.column(kernel), latest, n))
         if n[0] == rows.num_rows:
             return Packed(out.binary(rows.num_rows), pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(latest)]))
         out.grow()

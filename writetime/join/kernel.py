@@ -16,7 +16,7 @@ import numpy as np
 
 from writetime.commitlog.cells_kernel import _copy
 from writetime.commitlog.compiled import Bytes, Int32s, Ints, compiled, compiled_and_kept
-from writetime.commitlog.pointers import reader, words
+from writetime.commitlog.pointers import call, reader, words
 from writetime.join import flat
 from writetime.join.kernel_pack import Blobs, Growing, Packing, pack_rows
 from writetime.join.kernel_rows import (
@@ -67,7 +67,7 @@ __all__ = [
     "Rules",
     "Showing",
     "Splitting",
-    "words",
+    "call",
 ]
 
 SOURCES: Final = tuple(f"join/{name}.py" for name in ("flat", "kernel", "kernel_pack", "kernel_rows", "kernel_shown"))

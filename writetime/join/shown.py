@@ -104,7 +104,7 @@ def shown_rows(kernel: ModuleType, flats: Any, columns: Sequence[str], clusterin
         np.zeros(kernel.CURSORS, np.int64),
         n,
     )
-    kernel.run(kernel.words(arguments))
+    kernel.call(kernel.run, arguments)
     if n[kernel.IS_ODD]:
         return None
     return ShownRows(kernel, data, length > 0, part_at, part_length, first, count, latest, soonest, cells)
@@ -123,7 +123,7 @@ def split_keys(kernel: ModuleType, keys: Any, columns: int) -> tuple[npt.NDArray
         return data, [(at, length)]
     part_at, part_length = (np.empty((columns, len(at)), np.int64) for _ in range(2))
     n = np.zeros(2, np.int64)
-    kernel.run(kernel.words(kernel.Splitting(kernel.SPLIT, len(at), kernel.Blobs(at, length, data), columns, part_at, part_length, n)))
+    kernel.call(kernel.run, kernel.Splitting(kernel.SPLIT, len(at), kernel.Blobs(at, length, data), columns, part_at, part_length, n))
     return None if n[kernel.IS_ODD] else (data, list(zip(part_at, part_length, strict=True)))
 
 
@@ -133,5 +133,5 @@ def differing(before: ShownRows, after: ShownRows, column: int, *, whole: bool, 
     kernel = before.kernel
     out = np.zeros(len(before.there), np.uint8)
     held = (kernel.Held(side.data, side.cells, side.first[column], side.count[column]) for side in (before, after))
-    kernel.run(kernel.words(kernel.Differing(kernel.DIFFER, len(out), int(whole), int(paths), *held, out)))
+    kernel.call(kernel.run, kernel.Differing(kernel.DIFFER, len(out), int(whole), int(paths), *held, out))
     return out.view(np.bool_)
