@@ -16,8 +16,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -27,7 +26,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -44,6 +42,7 @@ from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, sur
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Written, upsert
 from spark_jobs.touched import Touched
+from spark_jobs.unwritable import at_once, commit_each, unwritable, without_unwritable
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
 from writetime.batch import local
@@ -59,7 +58,6 @@ from writetime.batch.documents import (
     SegmentOutcome,
     Settled,
     ShardVersions,
-    Unwritable,
     total,
 )
 from writetime.batch.pieces import of_batch, with_bytes
@@ -79,8 +77,6 @@ from writetime.store import Store, open_store
 
 log = structlog.get_logger()
 
-_COMMITTERS = 4
-"""Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
 _EVENTS_PER_TASK = 20_000
 _OF_ONE_FRAME = frozenset({"corrupt_frame", "DecodeError", "UnknownTable", "UnknownColumn", "MalformedMutation", "SchemaError"})
 """Kinds of problems that are of one frame each: all others of the segment were read."""
@@ -121,7 +117,7 @@ def run(config: PipelineConfig, number: int) -> Sealed:
     try:
         if manifest.kind == "maintain" and base is not None:
             return maintain(config, store, spark, manifest, base)
-        return _without_unwritable(lambda: Batch(config, store, spark, manifest, base), store, manifest, spark)
+        return without_unwritable(lambda: Batch(config, store, spark, manifest, base).run(), store, manifest, spark)
     except WritetimeError as error:
         done = read_sealed(store, config.cluster.name, number)
         if done is None:
@@ -130,36 +126,6 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         return done
     finally:
         spark.stop()
-
-
-class UnwritableTable(Exception):
-    """The warehouse refuses a table's rows, and would each time: all that the batch can do is to go without it."""
-
-    def __init__(self, table: Table, reason: str) -> None:
-        super().__init__(f"{table.label}: {reason}")
-        self.refused = RefusedTable(table=table.label, table_id=table.id, reason=reason)
-
-
-def _without_unwritable(made: Callable[[], Batch], store: Store, manifest: Manifest, spark: SparkSession) -> Sealed:
-    """Run the batch; once more without each table that the warehouse refuses, which is noted for every later run of it."""
-    while True:
-        try:
-            return made().run()
-        except UnwritableTable as error:
-            known = _unwritable(store, manifest)
-            if error.refused.table_id in {table.table_id for table in known}:
-                raise
-            log.error(
-                "table cannot be written, the batch goes on without it", batch=manifest.number, **error.refused.model_dump(mode="json")
-            )
-            noted = Unwritable(tables=[*known, error.refused])
-            store.put(names.batch_object(manifest.cluster, manifest.number, "unwritable"), noted.to_bytes())
-            spark.catalog.clearCache()
-
-
-def _unwritable(store: Store, manifest: Manifest) -> list[RefusedTable]:
-    noted = Unwritable.read(store, names.batch_object(manifest.cluster, manifest.number, "unwritable"))
-    return noted.tables if noted else []
 
 
 @dataclass
@@ -247,13 +213,12 @@ class Batch:
         schema = learner.schema()
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
         warehouse, rules = self._warehouse(), self.config.columns.rules
-        unwritable = {table.table_id: table.reason for table in _unwritable(self.store, self.manifest)}
+        refused_before = {table.table_id: table.reason for table in unwritable(self.store, self.manifest)}
 
         def reason(table: Table) -> str | None:
-            return unwritable.get(table.id) or why_not(table, schema, rules) or warehouse.why_not(table)
+            return refused_before.get(table.id) or why_not(table, schema, rules) or warehouse.why_not(table)
 
-        with ThreadPoolExecutor(_COMMITTERS) as pool:
-            reasons = list(pool.map(reason, wanted))
+        reasons = at_once(reason, wanted)
         self.refused = {
             table.id: RefusedTable(table=table.label, table_id=table.id, reason=reason)
             for table, reason in zip(wanted, reasons, strict=True)
@@ -624,7 +589,7 @@ class Batch:
                 warehouse.write_changes(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)
                 log.info("changes committed", table=table.label, batch=self.manifest.number)
 
-        _for_each(captured, commit)
+        commit_each(captured, commit)
 
     def _of_table(self, events: DataFrame, table: Table) -> DataFrame:
         """A table's events, few of them in one task: what a task costs is more than what they do."""
@@ -684,7 +649,7 @@ class Batch:
             elif table.id in self.reshaped:
                 warehouse.follow(self._shown(table, schema), schema, self.manifest.number)
 
-        _for_each(captured, commit)
+        commit_each(captured, commit)
 
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
@@ -745,22 +710,6 @@ def unlike(read: Mapping[str, int], accounting: list[Accounting]) -> list[str]:
     came_in = {account.table: account.updates_in for account in accounting}
     differing = [table for table in sorted({*read, *came_in}) if read.get(table, 0) != came_in.get(table, 0)]
     return [f"{table}: {read.get(table, 0)} were read, {came_in.get(table, 0)} are accounted for" for table in differing]
-
-
-def _for_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
-    """Commit several tables at once. Lives of one name, which take it from each other, go one after the other. UnwritableTable for the
-    first that Spark cannot even plan to write: whatever else fails may be better the next time."""
-
-    def commit_lives(lives: list[Table]) -> None:
-        for table in lives:
-            try:
-                commit(table)
-            except AnalysisException as error:
-                raise UnwritableTable(table, f"it cannot be written: {str(error).splitlines()[0][:500]}") from error
-
-    by_name = [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)]
-    with ThreadPoolExecutor(_COMMITTERS) as pool:
-        list(pool.map(commit_lives, by_name))
 
 
 def _marker(table_id: bytes, bucket: int) -> dict[str, Any]:

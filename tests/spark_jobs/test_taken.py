@@ -64,9 +64,17 @@ def test_a_table_whose_name_is_taken_waits_and_no_other_does(tmp_path: Path) -> 
     assert [row["id"] for row in catalog.load_table("shop.orders").scan().to_arrow().to_pylist()] == [1]
 
 
+NOT_TO_BE_PLANNED = "SELECT nobody_has_this FROM lake.shop.orders"
+TWO_FOR_ONE = "MERGE INTO lake.shop.orders t USING (SELECT 1 AS id FROM range(2)) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 3"
+"""Planned as any other, and refused by the task that meets the rows."""
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_table_that_spark_cannot_write_waits_and_no_other_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("statement", "condition"), [(NOT_TO_BE_PLANNED, "UNRESOLVED_COLUMN"), (TWO_FOR_ONE, "MERGE_CARDINALITY")])
+def test_a_table_that_spark_cannot_write_waits_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, condition: str
+) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.write(encode_mutation(create_table(FREE, micros(-98)), Schema(tables=TABLES)))
     ring.write(insert(1, 1, 1, name=1))
@@ -80,7 +88,7 @@ def test_a_table_that_spark_cannot_write_waits_and_no_other_does(tmp_path: Path,
 
     def refused_by_spark(self: Warehouse, table: Table, *others: Any) -> None:
         if table.id == ORDERS.id:
-            self.spark.sql("SELECT nobody_has_this FROM lake.shop.orders")
+            self.spark.sql(statement)
         merge(self, table, *others)
 
     with monkeypatch.context() as patch:
@@ -88,7 +96,7 @@ def test_a_table_that_spark_cannot_write_waits_and_no_other_does(tmp_path: Path,
         sealed = ingest.run(ring.config, ring.plan(100).number)
     (refused,) = sealed.refused
     assert (refused.table, refused.table_id) == ("shop.orders", ORDERS.id)
-    assert "cannot be written: [UNRESOLVED_COLUMN" in refused.reason
+    assert f"cannot be written: [{condition}" in refused.reason
     counts = {account.table: (account.applied, account.quarantined) for account in sealed.accounting}
     assert (counts["shop.free"], counts["shop.orders"]) == ((1, 0), (0, 1))
     # What the first run told of it is taken back; what was there before stays.
