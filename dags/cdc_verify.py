@@ -17,7 +17,7 @@ cannot be of that is **drift**, and the task is red.
 | what the task says | what it means | what to do |
 |---|---|---|
 | `drift …` | the table holds another row than the ring | look at the report; was the table written to by somebody else? Then `cdc_replay` of the hours, or a new reading of the table, mends it |
-| `unsettled …` | the row changed a moment ago; not red | nothing, or compare again |
+| `unsettled …` | the row changed a moment ago, or no batch has come since; not red | compare again, *At rest* if nobody writes |
 | `waits for a person: …` | a segment is held back, and what it holds is missing | clear its red square in `cdc_ingest` first |
 | `in the ring it is another table by now` | DROP, CREATE or TRUNCATE is on its way | compare again after the next batch |
 | `NoHostAvailable`, `Unavailable` | a replica is down; at ALL each has to answer | compare when the ring is whole, or set `snapshot.consistency` |
@@ -50,6 +50,9 @@ for pipeline in settings():
             "wait": Param(
                 900, type="integer", minimum=0, title="Wait", description="Seconds to wait for the batch that settles what differs."
             ),
+            "at_rest": Param(
+                False, type="boolean", title="At rest", description="Nobody writes and all is taken in: whatever differs is drift, at once."
+            ),
             "tell_values": Param(False, type="boolean", title="Values", description="Tell values of rows that differ, in the report."),
         },
     ):
@@ -63,6 +66,7 @@ for pipeline in settings():
                 "--wait={{ params.wait }}",
                 "{{ '--table=' ~ params.table if params.table else '' }}",
                 "{{ '--token-range=' ~ params.token_range if params.token_range else '' }}",
+                "{{ '--at-rest' if params.at_rest else '' }}",
                 "{{ '--values' if params.tell_values else '' }}",
             ],
         )

@@ -260,7 +260,7 @@ def archived(live: Live) -> Iterator[str]:
 
 def drift_is_red(live: Live) -> None:
     """The tables equal the ring, until a row is changed behind its back."""
-    _, state = live.trigger("cdc_verify", {"share": 1, "wait": 0})
+    _, state = live.trigger("cdc_verify", {"share": 1, "at_rest": True})
     assert state == "success"
     config = load(live.folder / "pipeline.yaml")
     own = config.model_copy(update={"spark": SparkConfig(master="local[1]", shuffle_partitions=1, conf=spark_conf(live.folder))})
@@ -269,7 +269,7 @@ def drift_is_red(live: Live) -> None:
         spark.sql("UPDATE lake.shop.orders SET amount = 0 WHERE id = 77")
     finally:
         spark.stop()
-    run, state = live.trigger("cdc_verify", {"share": 1, "wait": 0, "tell_values": True})
+    run, state = live.trigger("cdc_verify", {"share": 1, "at_rest": True, "tell_values": True})
     assert state == "failed"
     assert "drift" in live.airflow.api.log("cdc_verify", run, "verify")
     live.browser.open_run("cdc_verify", run)

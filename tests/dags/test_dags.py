@@ -79,7 +79,8 @@ def submitted(task):
 
 bag = DagBag(sys.argv[1])
 checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_verify", "cdc_audit")}
-given = {"table": "shop.orders", "token_range": "1:2", "tell_values": True, "start": "2026-05-04T00:00Z", "end": "2026-05-05T00:00Z"}
+given = {"table": "shop.orders", "token_range": "1:2", "at_rest": True, "tell_values": True}
+given |= {"start": "2026-05-04T00:00Z", "end": "2026-05-05T00:00Z"}
 commands = {dag_id: [rendered(dag, dag.tasks[0], some) for some in ({}, given)] for dag_id, dag in checks.items()}
 dags = {
     dag_id: {
@@ -305,7 +306,7 @@ def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
     assert loaded["commands"] == {
         "cdc_verify": [
             ["--share=0.1", "--seed=20260504", "--wait=900"],
-            ["--share=0.1", "--seed=20260504", "--wait=900", "--table=shop.orders", "--token-range=1:2", "--values"],
+            ["--share=0.1", "--seed=20260504", "--wait=900", "--table=shop.orders", "--token-range=1:2", "--at-rest", "--values"],
         ],
         "cdc_audit": [
             ["--end=2026-05-04T09:00:00+00:00", "--start=2026-05-03T09:00:00+00:00", *AUDIT],
