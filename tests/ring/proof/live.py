@@ -1,7 +1,8 @@
 """A run on a real ring: operations and the schedule's steps, one after the other, and a comparison at every quiet point.
 
-At a quiet point every node is up, hints are delivered and short TTLs are over. The ring answers at ALL; then its segments are made to end
-(dropping a table ends them on every node), shipped, and taken in until nothing is left; then everything is compared.
+At a quiet point every node is up, hints are delivered and all TTLs but the long ones are over. The ring answers at ALL; then its
+segments are made to end (dropping a table ends them on every node), shipped, and taken in until nothing is left; then everything is
+compared.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from writetime import names
 
 HEAP = "400M"
 SETTLE_SECONDS = 4.0
+PASSING_SECONDS = 25
+"""TTL of what is there when the next batch begins, and gone at the next quiet point, though nobody writes to it."""
+_PASSING = f"{OWN_KEYSPACE}.passing"
 HINTS_SECONDS = 180.0
 SEAL_SECONDS = 90.0
 _LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
@@ -101,6 +105,8 @@ class Live:
         self._quiet = 0
         self._fillers = 0
         self._alone: Node | None = None
+        self._to_be_alone: Node | None = None
+        self._passed = 0.0
         self._gone: set[str] = set()
         self._aside = ThreadPoolExecutor(1)
         self._change: tuple[Future[object], Callable[[], None]] | None = None
@@ -110,6 +116,7 @@ class Live:
         session = self._all_up()
         replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {NODES}}}"
         session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
+        session.execute(f"CREATE TABLE {_PASSING} (p int, c int, goes text, stays text, PRIMARY KEY (p, c)) WITH cdc = true")
         for statement in self.generator.schema():
             session.execute(statement)
         # Every node's shipper is there from the beginning, and has heard who the node is.
@@ -140,6 +147,8 @@ class Live:
         if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
             # One node alone can do none of these: a logged batch wants a second one to note it.
             self._together()
+        elif self._to_be_alone is not None:
+            self._cut_off(self._to_be_alone)
         if operation.ddl:
             self._changed()
         if operation.flush:
@@ -245,18 +254,26 @@ class Live:
         return True
 
     def _do_alone(self, node: Node) -> bool:
+        """Before the next operation that one node can do by itself."""
+        self._to_be_alone = node
+        return False
+
+    def _cut_off(self, node: Node) -> None:
         """The node sees no other one any more and keeps no hints: what it takes now is nowhere else until somebody repairs."""
         if self._alone is not None or not all(other.running for other in self.ring.nodes):
-            return False
+            return
+        self._to_be_alone = None
         self._forget_session()
         node.nodetool("disablehandoff")
         for other in self._others(node):
             other.nodetool("disablegossip")
         self._alone = node
         self._wait_for_view(node, {node.address})
-        return True
+        self.outcome.steps["alone"] += 1
+        say(f"  {node.name} alone")
 
     def _do_together(self, _: Node) -> bool:
+        self._to_be_alone = None
         return self._together()
 
     def _together(self) -> bool:
@@ -292,8 +309,21 @@ class Live:
         return True
 
     def _do_roll(self, _: Node) -> bool:
-        """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
         self._together()
+        self._write_what_passes()
+        return self._roll()
+
+    def _write_what_passes(self) -> None:
+        """A row that expires, and one of which a cell does."""
+        key = self.outcome.steps["roll"]
+        session = self._current()
+        session.execute(f"INSERT INTO {_PASSING} (p, c, goes) VALUES ({key}, 0, 'soon') USING TTL {PASSING_SECONDS}")
+        session.execute(f"INSERT INTO {_PASSING} (p, c, stays) VALUES ({key}, 1, 'for good')")
+        session.execute(f"UPDATE {_PASSING} USING TTL {PASSING_SECONDS} SET goes = 'soon' WHERE p = {key} AND c = 1")
+        self._passed = time.monotonic() + PASSING_SECONDS
+
+    def _roll(self) -> bool:
+        """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
         self._fillers += 1
         table = f"{OWN_KEYSPACE}.filler_{self._fillers}"
         session = self._current()
@@ -326,7 +356,7 @@ class Live:
         where = f"quiet point {self._quiet}"
         self._all_up()
         self._wait_for_hints()
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(max(0.0, self._passed - time.monotonic()) + SETTLE_SECONDS)
         session = self.ring.session("ALL")
         found = answer.read(session)
         session.cluster.shutdown()
@@ -425,7 +455,7 @@ class Live:
     def _ship_everything(self) -> None:
         """Until every segment that holds a captured write is in the bucket."""
         deadline = time.monotonic() + SEAL_SECONDS
-        self._do_roll(self.ring.nodes[0])
+        self._roll()
         rolled = time.monotonic()
         while True:
             time.sleep(1.0)
@@ -437,7 +467,7 @@ class Live:
                 self.outcome.mismatches += [Mismatch("problem", "shipper", str(path), ring="shipped", ours="still there") for path in left]
                 return
             if time.monotonic() - rolled > 10.0:
-                self._do_roll(self.ring.nodes[0])
+                self._roll()
                 rolled = time.monotonic()
 
     def _keyspaces(self) -> list[str]:

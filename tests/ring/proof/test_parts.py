@@ -21,7 +21,7 @@ from tests.ring.proof import answer, check, sabotage
 from tests.ring.proof.answer import Row, TableAnswer
 from tests.ring.proof.cli import Wanted
 from tests.ring.proof.lake import Event
-from tests.ring.proof.schedule import LONGEST_STRETCH, schedule
+from tests.ring.proof.schedule import LONGEST_STRETCH, Step, schedule
 from tests.ring.proof.shrink import shrink
 from tests.ring.proof.values import from_lake, from_ring
 from writetime.cql.arrow import arrow_type, to_arrow_value
@@ -75,6 +75,25 @@ def test_a_long_run_changes_the_ring_and_ends_with_three_nodes(seed: int, ops: i
     assert [step.what for step in changes] == ["join", "leave", "replace"]
     # The others find the ring by asking the first one.
     assert all(step.node != 0 for step in changes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [240, 600, 20_000])
+def test_each_stretch_has_a_node_alone_of_which_segments_come_late(seed: int, ops: int) -> None:
+    steps = schedule(seed, ops)
+    quiet = [number for number, step in enumerate(steps) if step.what == "quiet"]
+    for start, end in pairwise([-1, *quiet]):
+        stretch = steps[start + 1 : end]
+        assert any(_comes_late(stretch[:number], stretch[number:]) for number, step in enumerate(stretch) if step.what == "alone")
+
+
+def _comes_late(before: list[Step], alone: list[Step]) -> bool:
+    """Whether all are there, and a batch takes in what another one has sealed since."""
+    ended, came = ([step.node for step in before if step.what in what] for what in (("stop", "kill"), ("start",)))
+    at = next((step.at for step in alone if step.what == "together"), None)
+    after = [step for step in alone if step.at == at and step.what in ("together", "roll", "ship", "batch")]
+    others = {step.node for step in after if step.what == "ship"} - {alone[0].node}
+    return len(ended) == len(came) and bool(others) and {step.what for step in after} == {"together", "roll", "ship", "batch"}
 
 
 def test_without_chaos_nobody_goes_away() -> None:
