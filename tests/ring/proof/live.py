@@ -36,8 +36,8 @@ from writetime import names
 
 HEAP = "400M"
 SETTLE_SECONDS = 4.0
-PASSING_SECONDS = 25
-"""TTL of what is there when the next batch begins, and gone at the next quiet point, though nobody writes to it."""
+PASSING_SECONDS = 40
+"""TTL of what is there when a batch begins, and gone at the next quiet point."""
 _PASSING = f"{OWN_KEYSPACE}.passing"
 HINTS_SECONDS = 180.0
 SEAL_SECONDS = 90.0
@@ -308,22 +308,20 @@ class Live:
             node.nodetool("repair", "--full", keyspace)
         return True
 
-    def _do_roll(self, _: Node) -> bool:
-        self._together()
-        self._write_what_passes()
-        return self._roll()
-
-    def _write_what_passes(self) -> None:
-        """A row that expires, and one of which a cell does."""
-        key = self.outcome.steps["roll"]
-        session = self._current()
+    def _do_expire(self, _: Node) -> bool:
+        """Take in a row that expires, and one of which a cell does, from every log that holds them: no later batch touches them."""
+        session = self._all_up()
+        key = self.outcome.steps["expire"]
         session.execute(f"INSERT INTO {_PASSING} (p, c, goes) VALUES ({key}, 0, 'soon') USING TTL {PASSING_SECONDS}")
         session.execute(f"INSERT INTO {_PASSING} (p, c, stays) VALUES ({key}, 1, 'for good')")
         session.execute(f"UPDATE {_PASSING} USING TTL {PASSING_SECONDS} SET goes = 'soon' WHERE p = {key} AND c = 1")
         self._passed = time.monotonic() + PASSING_SECONDS
+        self._ship_everything()
+        return self._do_batch(self.ring.nodes[0])
 
-    def _roll(self) -> bool:
+    def _do_roll(self, _: Node) -> bool:
         """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
+        self._together()
         self._fillers += 1
         table = f"{OWN_KEYSPACE}.filler_{self._fillers}"
         session = self._current()
@@ -455,7 +453,7 @@ class Live:
     def _ship_everything(self) -> None:
         """Until every segment that holds a captured write is in the bucket."""
         deadline = time.monotonic() + SEAL_SECONDS
-        self._roll()
+        self._do_roll(self.ring.nodes[0])
         rolled = time.monotonic()
         while True:
             time.sleep(1.0)
@@ -467,7 +465,7 @@ class Live:
                 self.outcome.mismatches += [Mismatch("problem", "shipper", str(path), ring="shipped", ours="still there") for path in left]
                 return
             if time.monotonic() - rolled > 10.0:
-                self._roll()
+                self._do_roll(self.ring.nodes[0])
                 rolled = time.monotonic()
 
     def _keyspaces(self) -> list[str]:

@@ -1,10 +1,10 @@
 """What happens to the ring and the pipeline meanwhile, as a function of the seed: a list of steps, each before an operation.
 
 Between two quiet points one node at a time goes away, in order or by kill -9, and comes back after a while; segments are rolled, flushed,
-shipped from one node or from all, and batches run. Now and then a node is cut off and takes writes that no other one sees; once in each
-stretch its segments then come later than younger ones of another node. RF is 3: one may always be away. In the second stretch of a run
-that is long enough the ring changes as well, while operations go on: a fourth node joins, one leaves, one dies and is replaced. Knows no
-ring.
+shipped from one node or from all, and batches run. Now and then a node is cut off and takes writes that no other one sees. Once in each
+stretch something expires that nobody touches, and segments come later than younger ones of another node. RF is 3: one may always be away.
+In the second stretch of a run that is long enough the ring changes as well, while operations go on: a fourth node joins, one leaves, one
+dies and is replaced. Knows no ring.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ What = Literal[
     "ship",
     "ship all",
     "batch",
+    "expire",
     "quiet",
     "join",
     "leave",
@@ -61,7 +62,7 @@ def schedule(seed: int, ops: int, *, chaos: bool = True) -> list[Step]:
     for number, (start, end) in enumerate(pairwise(bounds)):
         stretch = _stretch(random, start, end, chaos)
         if chaos:
-            stretch += _late(Random(f"{seed} late {number}"), start, end)
+            stretch += _with_all_there(Random(f"{seed} with all there {number}"), start, end)
         if chaos and ops >= _CHANGES and number == 1:
             stretch += _changes(Random(f"{seed} changes"), start, end)
         steps += sorted(stretch, key=lambda step: step.at)
@@ -76,11 +77,11 @@ def _stretch(random: Random, start: int, end: int, chaos: bool) -> list[Step]:
         count, size = _outages(start, end)
         for number in range(count):
             steps += _outage(random, start + number * size, size, number)
-        # Over before the one of `_late` begins.
+        # Over before the one of `_with_all_there` begins.
         at = random.randint(start, max(start, end - size // 6 - _ALONE))
         steps += [Step(at, "alone", random.randrange(NODES)), Step(min(end - size // 6, at + _ALONE), "together")]
     small = end - start < _SMALL // 2
-    counts = (("roll", 1), ("flush", 1), ("ship", 1)) if small else (("roll", 2), ("flush", 2), ("ship", 3), ("ship all", 2), ("batch", 1))
+    counts = (("flush", 1), ("ship", 1)) if small else (("roll", 2), ("flush", 2), ("ship", 3), ("ship all", 2), ("batch", 1))
     for what, count in counts:
         for _ in range(count):
             at = random.randint(start, end)
@@ -97,15 +98,16 @@ def _outages(start: int, end: int) -> tuple[int, int]:
     return count, (end - start) // count
 
 
-def _late(random: Random, start: int, end: int) -> list[Step]:
-    """What one node alone has taken is in a segment that is sealed, and stays where it is while a batch takes in younger ones of another
-    node. All are there then: the last outage leaves a sixth of its operations free."""
+def _with_all_there(random: Random, start: int, end: int) -> list[Step]:
+    """What no node may miss: the last outage leaves a sixth of its operations free. Something that is taken in expires with nobody
+    touching it. And what one node alone has taken is in a segment that is sealed, and stays where it is while a batch takes in younger
+    ones of another node."""
     _, size = _outages(start, end)
     node, other = random.sample(range(NODES), 2)
     at = end - random.randint(size // 12, size // 7)
     together = min(end, at + min(_ALONE, size // 24))
     after: list[What] = ["together", "roll", "roll", "ship", "batch"]
-    return [Step(at, "alone", node), *(Step(together, what, other) for what in after)]
+    return [Step(at, "expire"), Step(at, "alone", node), *(Step(together, what, other) for what in after)]
 
 
 def _outage(random: Random, start: int, size: int, number: int) -> list[Step]:

@@ -79,7 +79,7 @@ def test_a_long_run_changes_the_ring_and_ends_with_three_nodes(seed: int, ops: i
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("ops", [240, 600, 20_000])
-def test_each_stretch_has_a_node_alone_of_which_segments_come_late(seed: int, ops: int) -> None:
+def test_in_each_stretch_something_expires_and_a_node_is_alone_of_which_segments_come_late(seed: int, ops: int) -> None:
     steps = schedule(seed, ops)
     quiet = [number for number, step in enumerate(steps) if step.what == "quiet"]
     for start, end in pairwise([-1, *quiet]):
@@ -88,12 +88,17 @@ def test_each_stretch_has_a_node_alone_of_which_segments_come_late(seed: int, op
 
 
 def _comes_late(before: list[Step], alone: list[Step]) -> bool:
-    """Whether all are there, and a batch takes in what another one has sealed since."""
+    """Whether all are there, something is to expire, and a batch takes in what another one has sealed since."""
     ended, came = ([step.node for step in before if step.what in what] for what in (("stop", "kill"), ("start",)))
     at = next((step.at for step in alone if step.what == "together"), None)
     after = [step for step in alone if step.at == at and step.what in ("together", "roll", "ship", "batch")]
     others = {step.node for step in after if step.what == "ship"} - {alone[0].node}
-    return len(ended) == len(came) and bool(others) and {step.what for step in after} == {"together", "roll", "ship", "batch"}
+    return (
+        len(ended) == len(came)
+        and [step.what for step in before[-1:]] == ["expire"]
+        and bool(others)
+        and {step.what for step in after} == {"together", "roll", "ship", "batch"}
+    )
 
 
 def test_without_chaos_nobody_goes_away() -> None:
