@@ -24,7 +24,7 @@ before and after.
 
 | red square | what it means | what to do |
 |---|---|---|
-| `plan` | another batch is open (it is retried), or the bucket cannot be read | the message says which; clear when mended |
+| `plan` | for a day another batch was open (it waits for its turn), or the bucket cannot be read | the message says which; clear when mended |
 | `maintain` | the batch did not reach its seal; nothing is lost | clear the task: the very same batch runs again; or leave it to `cdc_ingest`, which finishes it too |
 | `shelve` | segments stay as they are; its log names them, and why | mend what it says; the next run tries again |
 """
@@ -40,7 +40,7 @@ for pipeline in settings():
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
-        plan = PlanMaintainOperator(task_id="plan", retries=20, retry_delay=timedelta(seconds=15))
+        plan = PlanMaintainOperator(task_id="plan")
         maintain = SparkJobOperator(task_id="maintain", job="maintain", arguments=["--batch", BATCH])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
         # It needs no batch: also where there is no state to maintain.

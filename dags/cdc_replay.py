@@ -20,7 +20,7 @@ nothing and is published by nobody twice; what was missing comes in.
   go this way only. Several runs into one namespace add up. What to compare with, and how to remove it: `docs/runbook.md`.
 
 Its own hourly schedule does nothing: it is there because a backfill needs one. Those empty runs are why a backfill has to say
-`--reprocess-behavior completed` (in the UI: All Runs): Airflow would pass over their hours. `plan` is retried while another batch is open.
+`--reprocess-behavior completed` (in the UI: All Runs): Airflow would pass over their hours. `plan` waits for its turn while another batch is open.
 """
 
 BATCH = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -55,8 +55,6 @@ for pipeline in settings():
             start="{{ params.start or data_interval_start.isoformat() }}",
             end="{{ params.end or data_interval_end.isoformat() }}",
             namespace=NAMESPACE,
-            retries=20,
-            retry_delay=timedelta(seconds=15),
         )
         ingest = SparkJobOperator(
             task_id="ingest", job="ingest", arguments=["--batch", BATCH, f"--namespace={NAMESPACE}"], outlets=[pipeline.outbox]

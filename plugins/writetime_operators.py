@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, Context
+from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from writetime_notices import TOLD_BEFORE
 from writetime_page import address
@@ -32,7 +32,7 @@ from writetime.batch.refused import failed_tables, let_in, waiting_segments, why
 from writetime.bootstrap.run import due
 from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
-from writetime.errors import WritetimeError
+from writetime.errors import BatchBusy, WritetimeError
 from writetime.names import touched_prefix
 from writetime.pipelines import SETTING
 from writetime.quarantine import release
@@ -114,9 +114,30 @@ class PlanBatchOperator(PipelineOperator):
         return manifest.number
 
 
-class PlanReplayOperator(PipelineOperator):
-    """Plan a batch over the archived segments of an interval of hours; its number is the XCom. Skips when there are none. A `namespace`:
-    for tables of its own, to be compared."""
+class TurnOperator(PipelineOperator, BaseSensorOperator):
+    """Plans a batch, whose number is the XCom, as soon as no other one is open. Meanwhile it takes no slot and spends no retry: the last
+    hour of a backfill waits for all others."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"mode": "reschedule", "poke_interval": timedelta(seconds=15), "timeout": timedelta(days=1), **kwargs})
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        try:
+            return PokeReturnValue(is_done=True, xcom_value=self.number(context))
+        except AirflowException as error:
+            if not isinstance(error.__cause__, BatchBusy):
+                raise
+            self.log.info("waits for its turn: %s", error)
+            return PokeReturnValue(is_done=False)
+
+    def number(self, context: Context) -> int:
+        """Plan, or fail for a BatchBusy."""
+        raise NotImplementedError
+
+
+class PlanReplayOperator(TurnOperator):
+    """Plan a batch over the archived segments of an interval of hours. Skips when there are none. A `namespace`: for tables of its own, to
+    be compared."""
 
     template_fields: Sequence[str] = ("start", "end", "namespace")
 
@@ -126,7 +147,7 @@ class PlanReplayOperator(PipelineOperator):
         self.end = end
         self.namespace = namespace
 
-    def execute(self, context: Context) -> int:
+    def number(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
         start, end = datetime.fromisoformat(self.start), datetime.fromisoformat(self.end)
@@ -136,10 +157,10 @@ class PlanReplayOperator(PipelineOperator):
         return manifest.number
 
 
-class PlanMaintainOperator(PipelineOperator):
-    """Plan a batch of maintenance; its number is the XCom. Skips while there is no state."""
+class PlanMaintainOperator(TurnOperator):
+    """Plan a batch of maintenance. Skips while there is no state."""
 
-    def execute(self, context: Context) -> int:
+    def number(self, context: Context) -> int:
         manifest = self.planned(plan_maintain, "no batch has been sealed yet: there is no state to maintain")
         self.log.info("batch %s (maintain)", manifest.number)
         return manifest.number

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 
 from tests.batch.test_refused import REASON, REFUSED, problem, seal
 from tests.status import bucket
+from writetime.batch.documents import Manifest
 from writetime.batch.publish import Published, write_published
+from writetime.names import batch_object
 from writetime.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,6 +253,36 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     assert waiting == ["shop.orders"]
     assert "events since batch 1 cannot be published: too large" in stuck[0]
     assert sent == [None, "shop.sent"]
+
+
+_TURN = """
+import json, logging, os
+from types import SimpleNamespace
+import writetime_operators as ops
+from airflow.sdk.exceptions import AirflowRescheduleException
+
+logging.disable(logging.CRITICAL)
+plan = ops.PlanMaintainOperator(task_id="plan", config=os.environ["WRITETIME_CONFIG"])
+try:
+    told = plan.execute({"ti": SimpleNamespace(get_first_reschedule_date=lambda context: None)})
+except (AirflowRescheduleException, ops.AirflowSkipException) as error:
+    told = type(error).__name__
+print("@@" + json.dumps([told, plan.reschedule, plan.timeout]))
+"""
+
+
+def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) -> None:
+    """Of a backfill of a day all hours plan at once, and a batch takes minutes."""
+    store = LocalStore(tmp_path / "bucket")
+    seal(store, 1, [])
+    ahead = Manifest(number=2, kind="ingest", cluster=bucket.CLUSTER, created_at=datetime.now(UTC), now=1, base=1, segments=[])
+    store.put(batch_object(bucket.CLUSTER, 2, "manifest"), ahead.to_bytes())
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
+    assert run(_TURN, tmp_path, config) == ["AirflowRescheduleException", True, 86_400]
+    seal(store, 2, [])
+    # There is no state to maintain yet.
+    assert run(_TURN, tmp_path, config) == ["AirflowSkipException", True, 86_400]
 
 
 @pytest.fixture(scope="module")
