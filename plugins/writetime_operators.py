@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -130,9 +131,9 @@ class TurnOperator(PipelineOperator, BaseSensorOperator):
             self.log.info("waits for its turn: %s", error)
             return PokeReturnValue(is_done=False)
 
+    @abstractmethod
     def number(self, context: Context) -> int:
         """Plan, or fail for a BatchBusy."""
-        raise NotImplementedError
 
 
 class PlanReplayOperator(TurnOperator):

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_jobs.runs import Ints
 from writetime.cql.arrow import to_arrow_value
+from writetime.cql.columns import INJECTIVE, WIDTHS
 from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType
 from writetime.errors import DecodeError
 from writetime.join.counters import total
@@ -24,25 +25,8 @@ from writetime.join.counters import total
 Mask = Any
 """An array of numpy's booleans."""
 
-_LENGTHS: Final = {
-    "boolean": 1,
-    "tinyint": 1,
-    "smallint": 2,
-    "int": 4,
-    "bigint": 8,
-    "float": 4,
-    "double": 8,
-    "date": 4,
-    "time": 8,
-    "timestamp": 8,
-    "uuid": 16,
-    "timeuuid": 16,
-}
+_LENGTHS: Final = {**WIDTHS, "uuid": 16, "timeuuid": 16}
 _BETWEEN: Final = {"varint": (1, 256), "decimal": (5, 256)}
-_DISTINCT: Final = frozenset(
-    {"ascii", "text", "varchar", "blob", "tinyint", "smallint", "int", "bigint", "date", "time", "timestamp", "uuid", "timeuuid"}
-)
-"""Types whose values differ wherever their bytes do, on all ways out: as keys of maps, none becomes another one."""
 _MAX_MS: Final = (2**63 - 1) // 1000
 _MOST_PARTS: Final = 256
 """Collections of more elements are gone through one by one."""
@@ -252,7 +236,7 @@ def _collection(kind: CollectionType, values: Values) -> Mask:
 
 
 def _may_be_key(kind: CqlType) -> bool:
-    return isinstance(kind, NativeType) and kind.name in _DISTINCT
+    return isinstance(kind, NativeType) and kind.name in INJECTIVE
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ WIDTHS: Final = {
 BYTES: Final = frozenset({"ascii", "text", "varchar", "blob"})
 TEXTS: Final = ("uuid", "timeuuid", "inet", "decimal")
 INJECTIVE: Final = frozenset({*BYTES, "tinyint", "smallint", "int", "bigint", "timestamp", "date", "time", "uuid", "timeuuid"})
-"""Types of which no two values, but for that of no bytes, look alike."""
+"""Types of which no two values, but for that of no bytes, look alike on any way out: as keys of maps, none becomes another one."""
 
 
 arrow_type: Final = lru_cache(maxsize=4096)(_arrow_type)
