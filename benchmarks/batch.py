@@ -228,6 +228,12 @@ def cpu_seconds(but: frozenset[int] = frozenset(), *, root: int | None = None) -
     return sum(used[process] for process in family)
 
 
+def own_cpu_seconds(process: int) -> float:
+    """What that process has used, without any below it."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass
 class Clock:
     """Seconds of each step of the job, and what Spark says of the stages that ran meanwhile."""

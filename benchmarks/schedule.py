@@ -3,8 +3,8 @@
 Strategy: all parts are real: a node of Cassandra, the shipper with its tail, Airflow's four processes with the DAGs as they are, Spark, a
 broker. Rows are written at a steady rate; a row's time is from the node's answer until a reader of committed records has its event. Rows
 that are written while the first batches start a cold Spark count like others. Then the shipper stops, the last batch is published, and
-nothing is left to do: what runs of `cdc_ingest` take then is told by Airflow's own clock, and their CPU is that of Airflow's processes and
-of all they start, less what they use in as many minutes with every DAG paused.
+nothing is left to do: what runs of `cdc_ingest` take then is told by Airflow's own clock, and their CPU is that of all that the scheduler
+starts. What Airflow's four processes use besides is told for as many minutes with those runs and with every DAG paused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.batch import cpu_seconds
+from benchmarks.batch import cpu_seconds, own_cpu_seconds
 from benchmarks.freshness import wait_until_known
 from benchmarks.report import report
 from tests.ring.cassandra import Ring
@@ -126,6 +126,8 @@ def freshness(folder: Path, ring: Ring, kafka: Kafka, airflow: Airflow, tail: fl
         "most": late[-1],
         "doubled": reader.doubled,
         "batches": sealed.number if sealed else 0,
+        "ingest": _seconds(airflow, "cdc_ingest", "ingest"),
+        "publish": _seconds(airflow, "cdc_publish", "publish"),
     }
 
 
@@ -197,38 +199,52 @@ def idle(airflow: Airflow, minutes: float) -> dict[str, Any]:
     airflow.api.pause("cdc_publish")
     say(f"{minutes:g} minutes with nothing to do, and as many with all DAGs paused …")
     begun = time.time()
-    busy = _cpu_of(airflow, minutes)
+    tasks, airflows = _cpu_of(airflow, minutes)
     runs = _skipped(airflow, begun)
     airflow.api.pause("cdc_ingest")
-    paused = _cpu_of(airflow, minutes)
+    tasks_paused, airflows_paused = _cpu_of(airflow, minutes)
     if not runs:
         raise ToolError(f"no run of cdc_ingest within {minutes:g} minutes")
     return {
         "runs": len(runs),
         "seconds": statistics.median(runs),
         "most": max(runs),
-        "cpu_a_run": (busy - paused) / len(runs),
-        "cpu_of_minutes": busy,
-        "cpu_of_minutes_paused": paused,
+        "cpu_a_run": (tasks - tasks_paused) / len(runs),
+        "cpu_of_airflow_a_minute": airflows / minutes,
+        "cpu_of_airflow_a_minute_paused": airflows_paused / minutes,
     }
 
 
 def _skipped(airflow: Airflow, since: float) -> list[float]:
     """Seconds of each run since then that has ended without a Spark job."""
-    found = []
-    for run in airflow.api.runs("cdc_ingest", state="success"):
+    return [seconds for seconds, states in _runs(airflow, "cdc_ingest", since) if states.get("plan") == states.get("ingest") == "skipped"]
+
+
+def _seconds(airflow: Airflow, dag: str, job: str) -> float:
+    """The median of the seconds of runs that have ended with this Spark job."""
+    return statistics.median([seconds for seconds, states in _runs(airflow, dag) if states.get(job) == "success"])
+
+
+def _runs(airflow: Airflow, dag: str, since: float = 0) -> Iterator[tuple[float, dict[str, str]]]:
+    """Seconds of each green run that has begun since then, and its tasks' states."""
+    for run in airflow.api.runs(dag, state="success"):
         begun, ended = (datetime.fromisoformat(run[name]).timestamp() for name in ("start_date", "end_date"))
-        states = {task["task_id"]: task["state"] for task in airflow.api.tasks("cdc_ingest", run["dag_run_id"])} if begun >= since else {}
-        if states.get("plan") == states.get("ingest") == "skipped":
-            found.append(ended - begun)
-    return found
+        if begun >= since:
+            yield ended - begun, {task["task_id"]: task["state"] for task in airflow.api.tasks(dag, run["dag_run_id"])}
 
 
-def _cpu_of(airflow: Airflow, minutes: float) -> float:
-    """CPU seconds of Airflow's processes and all below them, in so many minutes."""
-    before = sum(cpu_seconds(root=service.pid) for service in airflow.services)
+def _cpu_of(airflow: Airflow, minutes: float) -> tuple[float, float]:
+    """CPU seconds, in so many minutes, of all that the scheduler starts, which is tasks; and of Airflow's processes besides."""
+    before = _cpu(airflow)
     time.sleep(minutes * 60)
-    return sum(cpu_seconds(root=service.pid) for service in airflow.services) - before
+    after = _cpu(airflow)
+    return after[0] - before[0], after[1] - before[1]
+
+
+def _cpu(airflow: Airflow) -> tuple[float, float]:
+    scheduler = next(service.pid for service in airflow.services if service.name == "airflow-scheduler")
+    tasks = cpu_seconds(root=scheduler) - own_cpu_seconds(scheduler)
+    return tasks, sum(cpu_seconds(root=service.pid) for service in airflow.services) - tasks
 
 
 # --- for people --------------------------------------------------------------------------------------------------------------------
@@ -236,12 +252,15 @@ def _cpu_of(airflow: Airflow, minutes: float) -> float:
 
 def show(figures: dict[str, Any]) -> None:
     fresh, quiet = figures["freshness"], figures["idle"]
-    table = Table("from a write in CQL to Kafka", "p50 s", "p95 s", "most s", "rows", "batches", "doubled")
-    times = [f"{fresh[name]:.0f}" for name in ("p50", "p95", "most")]
+    runs = ("a run of cdc_ingest, s", "of cdc_publish, s")
+    table = Table("from a write in CQL to Kafka", "p50 s", "p95 s", "most s", *runs, "rows", "batches", "doubled")
+    times = [f"{fresh[name]:.0f}" for name in ("p50", "p95", "most", "ingest", "publish")]
     table.add_row("default schedule, tail on", *times, *(str(fresh[name]) for name in ("rows", "batches", "doubled")))
     Console().print(table)
-    table = Table("a run with nothing to do", "s", "most s", "s of CPU", "runs")
-    table.add_row("cdc_ingest", f"{quiet['seconds']:.1f}", f"{quiet['most']:.1f}", f"{quiet['cpu_a_run']:.1f}", str(quiet["runs"]))
+    table = Table("a run with nothing to do", "s", "most s", "s of CPU", "runs", "Airflow's own s of CPU a minute", "with all paused")
+    airflows = [f"{quiet[name]:.1f}" for name in ("cpu_of_airflow_a_minute", "cpu_of_airflow_a_minute_paused")]
+    times = [f"{quiet[name]:.1f}" for name in ("seconds", "most", "cpu_a_run")]
+    table.add_row("cdc_ingest", *times, str(quiet["runs"]), *airflows)
     Console().print(table)
 
 

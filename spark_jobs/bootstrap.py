@@ -22,6 +22,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +36,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.ring import Ring, as_of, token_of
+from spark_jobs.ring import Page, Ring, as_of, token_of
 from spark_jobs.scan import Batches, chunked
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Shard
@@ -63,6 +64,9 @@ from writetime.store import Store, open_store
 log = structlog.get_logger()
 
 OBJECTS_PER_RANGE: Final = 10_000
+_ASKED_AT_ONCE: Final = 16
+"""Single rows that a worker has asked the ring for and waits for."""
+_ASKED_BETWEEN_PAUSES: Final = 256
 _TOLD_EVERY: Final = 5.0
 """Seconds between two looks at how far a run is."""
 
@@ -261,8 +265,7 @@ class Bootstrap:
             wanted = sorted(rows)
             states = {key: state for uri, version in shards for key, state in Shard(uri, version).get(wanted).items()}
             with TableReader(plan, node, first=part * OBJECTS_PER_RANGE + 1, readers=readers) as reader:
-                for key in wanted:
-                    reader.again(key, states.get(key, b""))
+                reader.again([(key, states.get(key, b"")) for key in wanted])
             yield reader.frames
 
         made = self.spark.sparkContext.parallelize(keys, readers).mapPartitionsWithIndex(read).sum()
@@ -365,6 +368,7 @@ class TableReader:
     first: int
     readers: int = 1
     rows: int = 0
+    _asked: int = 0
 
     def __post_init__(self) -> None:
         plan, table, types = self.plan, self.plan.table, self.plan.schema.types
@@ -413,26 +417,35 @@ class TableReader:
             self._pause()
         # Asked for once more: only what is not there now either was deleted.
         reading = Reading(self._as_of, self._as_of // MICROSECONDS)
-        for key, state in sorted(rest.items()):
-            if self._is_phantom(key, state, reading):
-                self.again(key, state)
+        self.again([(key, state) for key, state in sorted(rest.items()) if self._is_phantom(key, state, reading)])
 
-    def again(self, key: bytes, state: bytes) -> None:
-        """One record: ask the ring for its row, or for its partition's static cells."""
+    def again(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Record keys and states: ask the ring for the row of each, or for its partition's static cells; some at once, since an answer of
+        one row is mostly waited for. A record without a state was forgotten since."""
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            for at in range(0, len(records), _ASKED_BETWEEN_PAUSES):
+                some = records[at : at + _ASKED_BETWEEN_PAUSES]
+                for (key, state), page in zip(some, pool.map(self._ask, *zip(*some, strict=True)), strict=True):
+                    self._answered(key, state, page)
+                self._asked += len(some)
+                self._pause()
+
+    def _ask(self, key: bytes, state: bytes) -> Page:
         pk, name = split_record_key(key)
         parts = split_partition_key(pk, len(self.plan.table.partition_key))
         if name == HEAD:
-            page = self._ring.rows(self._selection.of_statics(), parts, self._as_of)
-            found = [self._selection.row(answer, page.reading) for answer in page.rows]
-            self._statics(pk, state, found[0] if found else None, self._now(page.reading))
-            return
+            return self._ring.rows(self._selection.of_statics(), parts, self._as_of)
         if not state:
-            # It was forgotten since.
-            return
-        clustering = flat.decode(state).clustering or ()
-        page = self._ring.rows(self._selection.of_row(), [*parts, *clustering], self._as_of)
+            return Page([], Reading(self._as_of, 0))
+        return self._ring.rows(self._selection.of_row(), [*parts, *(flat.decode(state).clustering or ())], self._as_of)
+
+    def _answered(self, key: bytes, state: bytes, page: Page) -> None:
+        pk, name = split_record_key(key)
         rows = [self._selection.row(answer, page.reading) for answer in page.rows]
-        self._row(pk, state, next((row for row in rows if row.clustering is not None), None), self._now(page.reading))
+        if name == HEAD:
+            self._statics(pk, state, rows[0] if rows else None, self._now(page.reading))
+        elif state:
+            self._row(pk, state, next((row for row in rows if row.clustering is not None), None), self._now(page.reading))
 
     # --- comparing ---------------------------------------------------------------------------------------------------------------------
 
@@ -465,7 +478,7 @@ class TableReader:
         """Keep to this reader's share of the rate."""
         rate = self.plan.snapshot.rows_per_second
         if rate is not None:
-            ahead = self.rows / (rate / self.readers) - (time.monotonic() - self._began)
+            ahead = (self.rows + self._asked) / (rate / self.readers) - (time.monotonic() - self._began)
             time.sleep(max(0.0, ahead))
 
 

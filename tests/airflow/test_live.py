@@ -2,7 +2,8 @@
 
 One story: ingest takes in on its schedule what the shipper has sent, but for one segment that came damaged. Its square is red, everything
 else is published. A person puts a good copy in its place and clears the square in Airflow's page. Then three hours are replayed from the
-archive by the command line, and the tables are held against the ring, before and after somebody has changed a row in them.
+archive by the command line, the other DAGs are triggered one by one, and the tables are held against the ring, before and after somebody
+has changed a row in them.
 Pictures of the pages go to var/test-airflow.
 """
 
@@ -35,7 +36,9 @@ from tools import ROOT
 from tools.services.airflow import Airflow
 from tools.services.kafka import Kafka
 from writetime import names
+from writetime.audit import AuditReport
 from writetime.batch.plan import history, read_sealed
+from writetime.bootstrap.run import runs as bootstrap_runs
 from writetime.config import SparkConfig, load
 from writetime.store import open_store
 
@@ -56,6 +59,7 @@ PATIENCE = 600.0
 CLEAR = "Press shift+c to clear"
 """What Airflow 3.3 calls the button beside a task."""
 DAGS = ("cdc_ingest", "cdc_publish", "cdc_replay", "cdc_verify")
+OTHERS = ("cdc_audit", "cdc_bootstrap", "cdc_maintain", "cdc_watch")
 
 
 @dataclass
@@ -165,7 +169,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             Airflow(folder / "airflow", config=folder / "pipeline.yaml", port=0) as airflow,
             browsing(airflow.url, folder, PICTURES) as browser,
         ):
-            eventually(lambda: {dag["dag_id"] for dag in airflow.api.dags()} >= set(DAGS), "the DAGs are there")
+            eventually(lambda: {dag["dag_id"] for dag in airflow.api.dags()} >= {*DAGS, *OTHERS}, "the DAGs are there")
             yield Live(folder, ring, session, kafka, airflow, browser)
 
 
@@ -181,7 +185,11 @@ def configure(folder: Path, ring: Ring, kafka: Kafka) -> None:
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'catalog.db'}", "warehouse": str(folder / "warehouse")},
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "live"},
         "snapshot": {"mode": "never", "consistency": "ALL"},
-        "airflow": {"ingest_schedule": "* * * * *", "maintain_schedule": None, "verify_schedule": None},
+        "airflow": {
+            "ingest_schedule": "* * * * *",
+            **dict.fromkeys(("audit_schedule", "bootstrap_schedule", "maintain_schedule", "verify_schedule")),
+            "watch": {"schedule": None, "late_minutes": 30},
+        },
     }
     shipper = {"cdc_raw": str(node.cdc_raw), "address": node.address, "port": node.port, "state_dir": str(folder / "state")}
     (folder / "pipeline.yaml").write_text(yaml.safe_dump(common | jobs), encoding="utf-8")
@@ -200,6 +208,7 @@ def test_a_day_on_call(live: Live) -> None:
     red = one_square_is_red(live, damaged)
     cleared_in_the_page(live, damaged, red)
     three_hours_replayed_change_nothing(live, hours)
+    the_others_look_and_change_nothing(live, hours)
     drift_is_red(live)
 
 
@@ -251,6 +260,36 @@ def three_hours_replayed_change_nothing(live: Live, hours: list[datetime]) -> No
     replayed = [read_sealed(live.store, "live", number) for number in range(before + 1, live.sealed + 1)]
     assert [(batch.kind, batch.events) for batch in replayed if batch is not None] == [("replay", 0)] * HOURS
     assert sum(len(batch.segments) for batch in replayed if batch is not None) == len(list(archived(live)))
+    assert live.events() == Counter((number, "c") for number in range(HOURS * ROWS_AN_HOUR))
+
+
+def the_others_look_and_change_nothing(live: Live, hours: list[datetime]) -> None:
+    """The only node held what it ought to; its table is read whole, and nothing is news; state, warehouse and archive are tidied; and the
+    node, whose last segment is older than half an hour, is late."""
+    for dag in OTHERS:
+        live.airflow.api.pause(dag, paused=False)
+    start, end = (f"{time:%Y-%m-%dT%H:%M:00Z}" for time in (hours[0], datetime.now(UTC) + timedelta(minutes=1)))
+    _, state = live.trigger("cdc_audit", {"start": start, "end": end, "late": 1})
+    assert state == "success"
+    (report,) = [AuditReport.read(live.store, info.name) for info in live.store.list("audit/live/") if info.name.endswith(".json")]
+    assert report is not None
+    assert (sum(table.mutations for table in report.tables), report.gaps) == (HOURS * ROWS_AN_HOUR, [])
+
+    _, state = live.trigger("cdc_bootstrap", {"table": "shop.orders"})
+    assert state == "success"
+    (reading,) = bootstrap_runs(live.store, "live")
+    assert (reading.rows, reading.frames) == (HOURS * ROWS_AN_HOUR, 0)
+
+    before = live.sealed
+    _, state = live.trigger("cdc_maintain", {})
+    assert state == "success"
+    maintained = read_sealed(live.store, "live", live.sealed)
+    assert maintained is not None
+    assert (maintained.number, maintained.kind) == (before + 1, "maintain")
+
+    run, state = live.trigger("cdc_watch", {})
+    assert state == "failed"
+    assert "late: node" in live.airflow.api.log("cdc_watch", run, "watch")
     assert live.events() == Counter((number, "c") for number in range(HOURS * ROWS_AN_HOUR))
 
 

@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from random import Random
 from threading import Event, Thread
 from typing import Any
@@ -26,7 +28,8 @@ from typing import Any
 import yaml
 from cassandra import InvalidRequest
 from cassandra.cluster import Session
-from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.concurrent import execute_concurrent, execute_concurrent_with_args
+from cassandra.query import BatchStatement, BatchType
 
 from spark_jobs import bootstrap
 from tests.ring.cassandra import Ring
@@ -37,7 +40,7 @@ from tests.ring.proof.pipeline import DATACENTER, Pipeline, _Replaced
 from tools import ROOT
 from tools.console import say
 from writetime import names
-from writetime.bootstrap.run import Run
+from writetime.bootstrap.run import Run, finished_ranges, runs
 from writetime.config import CqlConfig, PipelineConfig, SnapshotConfig
 
 KEYSPACE = "live"
@@ -45,6 +48,9 @@ CLUSTER = "living"
 """No other ring's name: nodes of one name find each other, whoever has started them."""
 TABLES = ("wide", "counts", "keyed")
 ROWS_PER_PARTITION = 20
+FEW = 100_000
+"""At most so many rows have the tables beside the large one."""
+PAGE_ROWS = 5000
 LONG = 5_000_000
 """A TTL (s) that does not end while anybody looks."""
 
@@ -72,7 +78,8 @@ class Live:
     def __post_init__(self) -> None:
         node = self.ring.nodes[0]
         cql = CqlConfig(contact_points=[node.address], port=node.port)
-        snapshot = SnapshotConfig(ranges=8, page_rows=200, margin_seconds=1.0)
+        large = self.rows > FEW
+        snapshot = SnapshotConfig(ranges=32 if large else 8, page_rows=1000 if large else 200, margin_seconds=1.0)
         cluster = self.pipeline.config.cluster.model_copy(update={"cql": cql, "name": self.ring.cluster_name})
         tables = self.pipeline.config.tables.model_copy(update={"include": [f"{KEYSPACE}.*"]})
         self.pipeline.config = self.pipeline.config.model_copy(update={"cluster": cluster, "snapshot": snapshot, "tables": tables})
@@ -92,7 +99,7 @@ class Live:
         for statement in SCHEMA:
             self.session.execute(statement)
         keys = [(number // ROWS_PER_PARTITION, number % ROWS_PER_PARTITION) for number in range(self.rows)]
-        self._all("INSERT INTO wide (pk, ck, v, n) VALUES (?, ?, ?, ?)", [(pk, ck, f"v{pk}-{ck}", pk) for pk, ck in keys])
+        self._all_of_partitions("INSERT INTO wide (pk, ck, v, n) VALUES (?, ?, ?, ?)", [(pk, ck, f"v{pk}-{ck}", pk) for pk, ck in keys])
         third = keys[::3]
         self._all("UPDATE wide SET l = [1, 2, 3], s = {'a', 'b'}, m = {'x': 1}, u = {a: 1} WHERE pk = ? AND ck = ?", third)
         self._all("UPDATE wide SET l = l + [4], m['y'] = 2, u.b = 'b', f = [1, 2] WHERE pk = ? AND ck = ?", third[::2])
@@ -102,9 +109,9 @@ class Live:
         self._all("UPDATE wide SET st = ?, sl = [7, 8] WHERE pk = ?", [(pk, pk) for pk in range(0, self.partitions, 3)])
         self._all("UPDATE wide SET st = ? WHERE pk = ?", [(1, -pk) for pk in range(1, 5)])
         self._all("DELETE FROM wide WHERE pk = ? AND ck = ?", keys[5::11])
-        self._all("UPDATE counts SET c = c + ? WHERE pk = ? AND ck = ?", [(ck + 1, pk, ck) for pk, ck in keys[::2]])
-        self._all("UPDATE counts SET d = d - 5 WHERE pk = ? AND ck = ?", keys[::4])
-        self._all("INSERT INTO keyed (a, b, c) VALUES (?, ?, ?)", [(f"a{pk}", pk, ck) for pk, ck in keys[::5]])
+        self._all("UPDATE counts SET c = c + ? WHERE pk = ? AND ck = ?", [(ck + 1, pk, ck) for pk, ck in keys[:FEW:2]])
+        self._all("UPDATE counts SET d = d - 5 WHERE pk = ? AND ck = ?", keys[:FEW:4])
+        self._all("INSERT INTO keyed (a, b, c) VALUES (?, ?, ?)", [(f"a{pk}", pk, ck) for pk, ck in keys[:FEW:5]])
 
     def cdc(self, on: bool) -> None:
         for table in TABLES:
@@ -169,12 +176,23 @@ class Live:
         self._all("UPDATE wide SET l = l - [3] WHERE pk = ? AND ck = ?", keys[::6])
         self._all("DELETE st FROM wide WHERE pk = ?", [(pk,) for pk in range(0, self.partitions, 6)])
         self._all("DELETE FROM wide WHERE pk = ?", [(pk,) for pk in range(0, self.partitions, 9)])
-        self._all("UPDATE counts SET c = c + 3 WHERE pk = ? AND ck = ?", keys[::10])
+        self._all("UPDATE counts SET c = c + 3 WHERE pk = ? AND ck = ?", keys[:FEW:10])
         self._all("DELETE FROM keyed WHERE a = ? AND b = ?", [(f"a{pk}", pk) for pk in range(0, self.partitions, 4)])
 
     def _all(self, statement: str, arguments: list[Any]) -> None:
         prepared = self.session.prepare(_qualified(statement))
-        for success, result in execute_concurrent_with_args(self.session, prepared, arguments, concurrency=32):
+        for success, result in execute_concurrent_with_args(self.session, prepared, arguments, concurrency=32, results_generator=True):
+            assert success, result
+
+    def _all_of_partitions(self, statement: str, arguments: list[Any]) -> None:
+        """The same, with the rows of a partition in one write; they stand one after the other, the partition key first."""
+        prepared, batches = self.session.prepare(_qualified(statement)), []
+        for _, rows in groupby(arguments, itemgetter(0)):
+            batch = BatchStatement(BatchType.UNLOGGED)
+            for row in rows:
+                batch.add(prepared, row)
+            batches.append((batch, None))
+        for success, result in execute_concurrent(self.session, batches, concurrency=32, results_generator=True):
             assert success, result
 
     def _one(self, statement: str) -> None:
@@ -213,11 +231,15 @@ class Live:
 
     def bootstrap(self, *, tables: tuple[str, ...] = TABLES, due: bool = False) -> list[Run]:
         with _Replaced(bootstrap, "spark_session", self.pipeline._session):
-            return bootstrap.run(self.pipeline.config, tables=[f"{KEYSPACE}.{name}" for name in tables if not due], due=due)
+            found = bootstrap.run(self.pipeline.config, tables=[f"{KEYSPACE}.{name}" for name in tables if not due], due=due)
+        say("\n".join(f"{run.line()}, {(run.finished_at or run.updated_at) - run.started_at}" for run in found))
+        return found
 
-    def killed_bootstrap(self, table: str, ranges: int = 2) -> None:
-        """The job as a process of its own, killed when it has finished some ranges."""
-        slow = self.pipeline.config.snapshot.model_copy(update={"rows_per_second": max(20, self.rows // 8), "page_rows": 20, "readers": 1})
+    def killed_bootstrap(self, table: str) -> None:
+        """The job as a process of its own, killed when it has finished half of its ranges."""
+        slow = self.pipeline.config.snapshot.model_copy(
+            update={"rows_per_second": max(20, self.rows // 8), "page_rows": max(20, self.rows // 1000), "readers": 1}
+        )
         config = self.pipeline.config.model_copy(update={"snapshot": slow})
         file = self.pipeline.folder / "bootstrap.yaml"
         file.write_text(as_yaml(config), encoding="utf-8")
@@ -226,14 +248,18 @@ class Live:
         with said.open("wb") as log:
             job = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
-            prefix, deadline = names.bootstrap_prefix(CLUSTER, KEYSPACE, table), time.monotonic() + 600
-            while sum(info.name.count("/") == 4 for info in self.pipeline.store.list(prefix)) < ranges:
+            deadline = time.monotonic() + 1800
+            while not self._half_way(table):
                 assert job.poll() is None, f"it ended before it could be killed:\n{said.read_text()[-4000:]}"
-                assert time.monotonic() < deadline, f"it has not read a range yet:\n{said.read_text()[-4000:]}"
+                assert time.monotonic() < deadline, f"it is not half-way yet:\n{said.read_text()[-4000:]}"
                 time.sleep(0.1)
         finally:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
+
+    def _half_way(self, table: str) -> bool:
+        store = self.pipeline.store
+        return any(2 * len(finished_ranges(store, run)) >= len(run.ranges) for run in runs(store, CLUSTER, KEYSPACE, table))
 
     def take_in(self) -> None:
         """Everything that has been written, to the end; and what has to be read again, until nothing has."""
@@ -264,7 +290,7 @@ class Live:
 
     def compare(self, where: str) -> Answer:
         reader = self.ring.session("ALL")
-        found = answer.read(reader)
+        found = answer.read(reader, page_rows=PAGE_ROWS)
         reader.cluster.shutdown()
         self.take_in()
         mismatches = check.check(found, self.pipeline.lake, where)
@@ -283,23 +309,20 @@ def prove(live: Live) -> None:
         for node in live.ring.nodes:
             live.pipeline.ship(node)
         live.killed_bootstrap("wide")
-        runs = live.bootstrap(due=True)
-    say("\n".join(run.line() for run in runs))
-    assert {run.table for run in runs} == set(TABLES)
-    assert all(run.finished_at for run in runs)
+        found = live.bootstrap(due=True)
+    assert {run.table for run in found} == set(TABLES)
+    assert all(run.finished_at for run in found)
     live.compare("after the bootstrap")
     live.edit(60)
     live.compare("after edits of elements and counters")
-    runs = live.bootstrap()
-    say("\n".join(run.line() for run in runs))
+    found = live.bootstrap()
     live.compare("after the same once more")
-    live.done["frames of the second run"] = sum(run.frames for run in runs)
+    live.done["frames of the second run"] = sum(run.frames for run in found)
     live.cdc(False)
     live.delete_unseen()
     time.sleep(live.pipeline.config.snapshot.margin_seconds)
     live.cdc(True)
-    runs = live.bootstrap()
-    say("\n".join(run.line() for run in runs))
+    live.bootstrap()
     live.compare("after deletes that nobody captured")
 
 

@@ -104,14 +104,17 @@ def _number(text: Json) -> str:
     return f"{'-' * sign}{significant}e{int(exponent) + len(digits) - len(significant)}" if significant else "0"
 
 
-def read(session: Session) -> Answer:
-    """Read every table that is captured now. The session must be at ALL; it cannot be used for anything else afterwards."""
+def read(session: Session, *, page_rows: int | None = None) -> Answer:
+    """Read every table that is captured now. The session must be at ALL; it cannot be used for anything else afterwards.
+
+    Without `page_rows`, each table comes in one page, so that all rows are read at one time; with more than a coordinator can hold, in
+    many, which is right only while nobody writes and nothing expires."""
     described = list(_captured(session))
     session.client_protocol_handler = RawHandler
     found = Answer([])
     for about in described:
         try:
-            found.tables.append(_read_table(session, *about))
+            found.tables.append(_read_table(session, *about, page_rows))
         except ReadFailure as error:
             # Every replica answered, and some of them that it failed: its log says how. (5.0.6: a NullPointerException in Row.Merger.)
             found.unreadable[".".join(about[:2])] = str(error)
@@ -134,28 +137,42 @@ _RANK = {"partition_key": 0, "clustering": 1, "static": 2, "regular": 3}
 
 
 def _read_table(
-    session: Session, keyspace: str, name: str, table_id: str, columns: list[tuple[str, str]], numbers: list[str]
+    session: Session,
+    keyspace: str,
+    name: str,
+    table_id: str,
+    columns: list[tuple[str, str]],
+    numbers: list[str],
+    page_rows: int | None,
 ) -> TableAnswer:
     numbers = [to_column(column) for column in numbers]
     keys = [column for column, kind in columns if _RANK[kind] < 2]
     others = [column for column, kind in columns if _RANK[kind] >= 2]
     selected = [quoted(column) for column, _ in columns]
     selected += [f"{function}({quoted(column)})" for function in ("WRITETIME", "TTL") for column in others]
-    # One page: a second one would be read at another time.
-    statement = SimpleStatement(f"SELECT {', '.join(selected)} FROM {quoted(keyspace)}.{quoted(name)}", fetch_size=None)
-    read_at = int(time.time())
-    # The driver's own rows are named tuples: it could not name these columns.
-    result = session.execute_async(statement).result()
-    slack = int(time.time()) - read_at + 1
-    found = [_row(columns, others, keys, numbers, result.column_types, raw, read_at) for raw in _tuples(result)]
+    statement = SimpleStatement(f"SELECT {', '.join(selected)} FROM {quoted(keyspace)}.{quoted(name)}", fetch_size=page_rows)
+    began, slack, found = int(time.time()), 1, []
+    for read_at, kinds, page in _pages(session, statement):
+        slack = max(slack, int(time.time()) - read_at + 1)
+        found += [_row(columns, others, keys, numbers, kinds, raw, read_at) for raw in page]
     rows = {row.key: row for row in found}
     if len(rows) != len(found):
         raise AssertionError(f"{keyspace}.{name}: the ring has a key twice")
-    return TableAnswer(keyspace, name, table_id, [to_column(key) for key in keys], rows, read_at, slack, numbers)
+    return TableAnswer(keyspace, name, table_id, [to_column(key) for key in keys], rows, began, slack, numbers)
 
 
-def _tuples(result: Any) -> Iterator[tuple[bytes | None, ...]]:
-    return (tuple(row) for row in result)
+def _pages(session: Session, statement: SimpleStatement) -> Iterator[tuple[int, list[Any], list[tuple[bytes | None, ...]]]]:
+    """Each page of an answer: when it was asked for (s), the columns' types, the rows. The driver's own rows are named tuples: it could not
+    name these columns."""
+    read_at = int(time.time())
+    future = session.execute_async(statement)
+    while True:
+        result = future.result()
+        yield read_at, result.column_types, [tuple(row) for row in result.current_rows]
+        if not future.has_more_pages:
+            return
+        read_at = int(time.time())
+        future.start_fetching_next_page()
 
 
 def _row(
