@@ -127,6 +127,9 @@ class Care:
             )
             # One after the other: of a batch the manifest goes first.
             finished &= self._each("batches", found, self._remove, threads=1)
+        if settings.keep_reports_days is not None:
+            reports = prune.reports(self.store, cluster, self._ago(settings.keep_reports_days))
+            finished &= self._each("reports", reports, self._remove)
         if settings.compress_after_days is not None:
             finished &= self._pack(self._ago(settings.compress_after_days), packing)
         return self._note(finished)

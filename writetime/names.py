@@ -306,8 +306,12 @@ def node_facts(node: NodeName) -> str:
     return f"nodes/{node.path}.json"
 
 
+def spaces_prefix(cluster: str) -> str:
+    return f"space/{part(cluster)}/"
+
+
 def space_prefix(cluster: str, day: date) -> str:
-    return f"space/{part(cluster)}/date={day:%Y-%m-%d}/"
+    return f"{spaces_prefix(cluster)}date={day:%Y-%m-%d}/"
 
 
 def node_space(node: NodeName, at: datetime, level: str) -> str:

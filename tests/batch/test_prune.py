@@ -123,3 +123,26 @@ def test_the_manifest_goes_first_and_the_seal_last(batches: LocalStore) -> None:
         "schema.json",
         "sealed.json",
     ]
+
+
+def test_reports_go_but_for_the_last_of_each(store: LocalStore) -> None:
+    def put(name: str, day: int) -> str:
+        store.put(name, b"{}")
+        at = (START + timedelta(days=day)).timestamp()
+        os.utime(Path(store.url, name), (at, at))
+        return name
+
+    node = names.NodeName(CLUSTER, "dc1", "a")
+    old = [
+        put(names.verify_report(CLUSTER, START), 0),
+        put(names.verify_report(CLUSTER, START).replace(".json", ".svg"), 0),
+        put(names.audit_report(CLUSTER, START), 0),
+        put(names.node_space(node, START, "warn"), 0),
+    ]
+    last = [names.verify_report(CLUSTER, START + timedelta(days=1)), names.audit_report(CLUSTER, START + timedelta(days=20))]
+    young = [names.node_space(node, START + timedelta(days=8), "ok"), names.audit_report(CLUSTER, START + timedelta(days=9))]
+    for name, day in zip([*last, *young], (1, 20, 8, 9), strict=True):
+        put(name, day)
+    put(names.verify_report("other", START), 0)
+    found = [info.name for info in prune.reports(store, CLUSTER, START + timedelta(days=7))]
+    assert sorted(found) == sorted(old)

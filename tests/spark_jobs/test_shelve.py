@@ -179,6 +179,17 @@ def test_documents_of_batches_go_as_far_as_everything_is_published(
     assert published(configured(tmp_path), archive.store) == 9, "nothing is published: nobody waits"
 
 
+def test_reports_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -> None:
+    for days in (100, 50):
+        name = names.verify_report(CLUSTER, NOW - timedelta(days=days))
+        archive.store.put(name, b"{}")
+        at = (NOW - timedelta(days=days)).timestamp()
+        os.utime(Path(archive.store.url, name), (at, at))
+    assert cared(archive, configured(tmp_path, archive={"keep_reports_days": None})).last.reports.objects == 0
+    shelved = cared(archive, configured(tmp_path))
+    assert (shelved.last.reports.objects, shelved.last.reports.before) == (1, 2)
+
+
 def test_what_packs_travels_to_workers(archive: Archive, tmp_path: Path) -> None:
     name = archive.put(1)
     pack_one = pickle.loads(cloudpickle.dumps(packer(configured(tmp_path))))

@@ -1,4 +1,4 @@
-"""Documents that nobody asks for any more: ledger entries of segments that the archive has let go, and documents of old batches.
+"""Documents that nobody asks for any more: ledger entries of segments that the archive has let go, documents of old batches, old reports.
 
 Strategy: what is kept is what can be named that somebody needs; all else goes, the oldest first.
 
@@ -8,6 +8,8 @@ Strategy: what is kept is what can be named that somebody needs; all else goes, 
 * Of the batches these are kept: the last `LAST_BATCHES`, at which planner, status, page and `cdc_verify` look; those that a publisher has
   not done with; and each that was the last to capture a table (`Sealed.captured_by`), whose schema and TRUNCATEs count when the table is
   captured again. The rest is asked for when a TRUNCATE is corrected, and there a lack of it means to build anew (`writetime.batch.local`).
+* Of verifying and auditing the last report is kept: it tells how things stand, whatever its age. What shippers told of their space counts
+  for two days (`writetime.status.nodes`).
 
 Of a batch the manifest goes first and the seal last: what is there of it never looks like a batch that is to be run. Knows no Spark.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Final
 
 from writetime import archived, names
@@ -68,6 +70,16 @@ def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, publis
             return
         if number not in needed:
             yield sorted(documents, key=lambda info: (_ORDER.get(info.name.rpartition("/")[2], 1), info.name))
+
+
+def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
+    """Reports, their pictures, and what was told of space, written before then; but the last report of each kind."""
+    for prefix in (names.verify_prefix(cluster), names.audit_prefix(cluster)):
+        found = list(store.list(prefix))
+        last = max((info.name.rpartition(".")[0] for info in found), default="")
+        yield from (info for info in found if info.created < before and info.name.rpartition(".")[0] != last)
+    # Days ascend.
+    yield from takewhile(lambda info: info.created < before, store.list(names.spaces_prefix(cluster)))
 
 
 def remove(store: Store, info: ObjectInfo) -> int:

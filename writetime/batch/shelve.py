@@ -43,13 +43,14 @@ class Work(Document):
 
 
 class Done(Document):
-    """What care came to: segments packed and let go, ledger entries and documents of batches pruned. `failed`: segments that stay as they
-    are, for a reason that the job's log tells."""
+    """What care came to: segments packed and let go, ledger entries, documents of batches and reports pruned. `failed`: segments that stay
+    as they are, for a reason that the job's log tells."""
 
     packed: Work = Work()
     let_go: Work = Work()
     ledger: Work = Work()
     batches: Work = Work()
+    reports: Work = Work()
     failed: int = 0
 
     def with_(self, more: Done) -> Done:
