@@ -188,7 +188,7 @@ def configure(folder: Path, ring: Ring, kafka: Kafka) -> None:
         "airflow": {
             "ingest_schedule": "* * * * *",
             **dict.fromkeys(("audit_schedule", "bootstrap_schedule", "maintain_schedule", "verify_schedule")),
-            "watch": {"schedule": None, "late_minutes": 30},
+            "watch": {"schedule": None, "late_minutes": 1},
         },
     }
     shipper = {"cdc_raw": str(node.cdc_raw), "address": node.address, "port": node.port, "state_dir": str(folder / "state")}
@@ -265,7 +265,7 @@ def three_hours_replayed_change_nothing(live: Live, hours: list[datetime]) -> No
 
 def the_others_look_and_change_nothing(live: Live, hours: list[datetime]) -> None:
     """The only node held what it ought to; its table is read whole, and nothing is news; state, warehouse and archive are tidied; and the
-    node, whose last segment is older than half an hour, is late."""
+    node, whose last segment is older than a minute, is late."""
     for dag in OTHERS:
         live.airflow.api.pause(dag, paused=False)
     start, end = (f"{time:%Y-%m-%dT%H:%M:00Z}" for time in (hours[0], datetime.now(UTC) + timedelta(minutes=1)))
