@@ -182,7 +182,7 @@ class Everybody:
     async def user(self, request: Any) -> str:
         return "me"
 
-    def may_read(self, user: Any) -> bool:
+    def may_read(self, user: Any, dag_id: str) -> bool:
         return True
 
     def may_trigger(self, user: Any, dag_id: str) -> bool:
@@ -235,11 +235,11 @@ def main(
 def _measure(root: Path, batches: int, per_batch: int, passes: int) -> None:
     sys.path.insert(0, str(ROOT / "plugins"))
     from fastapi.testclient import TestClient
-    from writetime_page_app import build
+    from writetime_page_app import Shown, build
 
     def client() -> TestClient:
         known = Batches(open_store(str(root)), CLUSTER)
-        return TestClient(build(lambda: known, Rules, Everybody()))
+        return TestClient(build(Shown(CLUSTER, lambda: known, Rules), Everybody()))
 
     warm = client()
     print(f"{'view':32} {'cold ms':>9} {'warm ms':>9} {'cpu ms':>9} {'KiB':>7}")
