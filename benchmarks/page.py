@@ -1,7 +1,7 @@
 """The page, and the reading behind it, over a ledger of 100,000 segments in a folder: how long each view takes, the first time and again.
 
-    python -m benchmarks.page
-    python -m benchmarks.page --folder DIR --batches 1000 --keep
+    make bench-page
+    make bench-page ARGS='--folder DIR --batches 1000 --keep'
 
 The bucket has what a pipeline leaves: manifests, seals, ledger entries, archived segments (their names; nobody here looks into them), of
 twelve nodes in two datacenters, and some pieces in quarantine. Documents are written as plain files, which a folder store reads like its
@@ -213,6 +213,10 @@ def views(root: Path, batches: int, per_batch: int) -> dict[str, str]:
     }
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
 def main(
     batches: Annotated[int, typer.Option(help="Batches, one a minute.")] = 1000,
     per_batch: Annotated[int, typer.Option(help="Segments of a batch.")] = 100,
@@ -266,4 +270,4 @@ def _cpu() -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
