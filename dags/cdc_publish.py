@@ -20,7 +20,8 @@ Starts when `cdc_ingest` has sealed a batch, and every few minutes in case that 
 | `table` | events of this table cannot be sent (one is too large, its topic or schema is refused); they wait in order, others go on | mend what the message says; each run tries again, so the next one is green |
 """
 
-SINCE = "{{ params.since }}"
+SINCE, AGAIN = "{{ params.since }}", "{{ params.again }}"
+LOOK = "{{ 'beginning' if params.again else params.since }}"
 
 for pipeline in settings():
     with DAG(
@@ -34,13 +35,19 @@ for pipeline in settings():
                 "last",
                 enum=["last", "beginning"],
                 title="Look at",
-                description="What was sealed since the last run, or everything (after a topic was lost). Kafka itself says what it lacks.",
-            )
+                description="What was sealed since the last run, or everything (after the note of it was lost). Kafka says what it lacks.",
+            ),
+            "again": Param(
+                "",
+                type="string",
+                title="Send all of a table again",
+                description="keyspace.table whose topic was lost or made anew: all its events go out again, whatever Kafka says it holds.",
+            ),
         },
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
-        due = PublishDueOperator(task_id="due", since=SINCE)
-        publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE])
+        due = PublishDueOperator(task_id="due", since=LOOK)
+        publish = SparkJobOperator(task_id="publish", job="publish", arguments=["--since", SINCE, "--again", AGAIN])
         waiting = WaitingTablesOperator(task_id="waiting_tables")
         table = WaitingTableOperator.partial(
             task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table's events wait. See the runbook."

@@ -110,20 +110,38 @@ def run(
     touched: bool = False,
     tell: Callable[[Run], None] | None = None,
 ) -> list[Run]:
-    """Read the rows that were noted, and the tables; if there are none, those that are due. BatchError at the first that cannot be read to
-    its end. `tell` is told now and then how far a run is."""
+    """Read the tables, or if there are none those that are due; then the rows that were noted. What cannot be read to its end holds up
+    nothing else: the first such error is raised when the rest is read. `tell` is told now and then how far a run is."""
     if config.cluster.cql is None:
         raise ConfigError("`cluster.cql` is missing", operation="read from the ring", hint="Say in the pipeline's YAML where the ring is.")
     spark = spark_session(config, f"writetime bootstrap {config.pipeline}")
+    made: list[Run] = []
+    failed: list[WritetimeError] = []
     try:
         job = Bootstrap(config, config.cluster.cql, open_store(config.bucket), spark, tell or _log)
-        if touched:
-            job.read_touched()
         found = [runs.table_named(job.schema, name) for name in tables]
         found += runs.due(job.store, config) if due and not tables else []
-        return [job.read_table(table, None if part is None else [part]) for table in found]
+        for table in found:
+            with _going_on(table.full_name, failed):
+                made.append(job.read_table(table, None if part is None else [part]))
+        if touched:
+            job.read_touched(failed)
     finally:
         spark.stop()
+    if failed:
+        raise failed[0]
+    return made
+
+
+@contextmanager
+def _going_on(name: str, failed: list[WritetimeError]) -> Iterator[None]:
+    """Log why a table cannot be read, and keep it for the end: others go on."""
+    try:
+        yield
+    except (WritetimeError, PySparkException) as error:
+        found = error if isinstance(error, WritetimeError) else _of_worker(error, name)
+        log.error("table not read", table=name, **found.as_dict())
+        failed.append(found)
 
 
 def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, Sequence[runs.Range]]) -> Iterator[Run | WritetimeError]:
@@ -172,7 +190,7 @@ class Bootstrap:
         now = datetime.now(UTC)
         snapshot = self.config.snapshot
         plan = self._plan(table)
-        run = runs.unfinished(self.store, self.cluster, table, parts)
+        run = runs.unfinished(self.store, self.cluster, table, parts, snapshot.consistency)
         if run is None:
             part = None if parts is None else (parts[0][0], parts[-1][1])
             with plan.ring() as ring:
@@ -189,10 +207,11 @@ class Bootstrap:
             runs.no_longer_due(self.store, self.cluster, table)
         return run
 
-    def read_touched(self) -> int:
-        """Read the rows again that batches have noted; how many these are."""
+    def read_touched(self, failed: list[WritetimeError]) -> int:
+        """Read the rows again that batches have noted; how many these are. Why those of a table were not goes to `failed`; all the notes
+        stay then."""
         by_table: dict[UUID, dict[str, None]] = {}
-        found = []
+        found, before = [], len(failed)
         for info in self.store.list(names.touched_prefix(self.cluster)):
             document = json.loads(self.store.read(info.name))
             if self.sealed is not None and document["batch"] <= self.sealed.number:
@@ -202,8 +221,9 @@ class Bootstrap:
         for table_id, keys in by_table.items():
             table = self.schema.tables.get(table_id)
             if table is not None and not table.dropped:
-                count += self._read_keys(table, [bytes.fromhex(key) for key in keys])
-        for info in found:
+                with _going_on(table.full_name, failed):
+                    count += self._read_keys(table, [bytes.fromhex(key) for key in keys])
+        for info in found if len(failed) == before else ():
             self.store.delete(info.name, if_generation=info.generation)
         return count
 

@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
@@ -25,6 +26,8 @@ from writetime.config import KafkaConfig
 from writetime.cql.names import from_topic, topic_clashes
 from writetime.envelope import progress_topic, quarantine_topic
 from writetime.errors import PublishError
+
+log = structlog.get_logger()
 
 RECORDS = pa.schema(
     [
@@ -44,6 +47,8 @@ RECORDS = pa.schema(
 `topic`. `former`: a key that is no more, the last record of which a tombstone takes away. A row without a `value` has nothing else."""
 
 _EVENTS_PER_TRANSACTION = 5000
+_BYTES_PER_TRANSACTION = 32 << 20
+"""A transaction ends with the event that reaches either: it is held in memory, and has to be over before the broker's time for it is."""
 _TIMEOUT_SECONDS = 60.0
 _OF_ONE_TOPIC = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -89,6 +94,8 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
             obj=progress,
             hint=f"Set `kafka.publishers` to {partitions}: who has sent which key's events is kept there.",
         )
+    else:
+        _check_keeps(admin, progress)
     for topic, future in admin.create_topics(wanted).items() if wanted else ():
         try:
             future.result(timeout=_TIMEOUT_SECONDS)
@@ -106,6 +113,29 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
             if topic == progress:
                 raise refused[topic] from error
     return refused
+
+
+def _check_keeps(admin: AdminClient, progress: str) -> None:
+    """PublishError if Kafka lets the publishers' progress expire: with it goes what keeps a rerun from sending events again."""
+    try:
+        policy = _setting(admin, progress, "cleanup.policy")
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise _failure("ask for a topic's settings", progress, error) from error
+        log.warning("the progress topic's settings cannot be asked for", topic=progress, hint="It has to have cleanup.policy=compact.")
+        return
+    if policy != "compact":
+        raise PublishError(
+            f"its cleanup.policy is `{policy}`: the publishers' progress would expire, and events be sent again",
+            operation="check the progress topic",
+            obj=progress,
+            hint="Set cleanup.policy=compact on it; nothing has been lost unless records have expired by now.",
+        )
+
+
+def _setting(admin: AdminClient, topic: str, name: str) -> str:
+    (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    return str(future.result(timeout=_TIMEOUT_SECONDS)[name].value)
 
 
 def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> dict[str, int]:
@@ -210,7 +240,7 @@ class Publisher:
         stuck: dict[str, PublishError] = {}
         new = (row for row in rows if row.stream not in stuck and (row.batch, row.ordinal) > done.get(row.stream, (0, 0)))
         events = 0
-        while chunk := list(islice(new, _EVENTS_PER_TRANSACTION)):
+        for chunk in chunks(new):
             events += self._send_chunk(producer, publisher, chunk, stuck)
         return Sent(events, stuck)
 
@@ -280,6 +310,35 @@ class Publisher:
         return sent, list(failed)
 
 
+def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
+    """Let every publisher's progress in these streams be none: all their events go out again."""
+    progress = progress_topic(kafka.topic_prefix)
+    try:
+        for number in range(kafka.publishers):
+            producer = Publisher(kafka)._producer(number)
+            producer.begin_transaction()
+            for stream in streams:
+                _produce(producer, progress, stream.encode(), None, None, partition=number)
+            # Which fails if a record has not been delivered.
+            producer.commit_transaction(_TIMEOUT_SECONDS)
+    except KafkaException as error:
+        raise _failure("forget the publishers' progress", progress, error) from error
+
+
+def chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Rows of RECORDS by the transaction."""
+    chunk: list[Any] = []
+    held = 0
+    for row in rows:
+        chunk.append(row)
+        held += len(row.value or b"")
+        if len(chunk) >= _EVENTS_PER_TRANSACTION or held >= _BYTES_PER_TRANSACTION:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk
+
+
 @lru_cache(maxsize=1024)
 def _table(topic: str) -> bytes:
     """The table whose topic it is, as `<keyspace>.<table>`."""
@@ -319,12 +378,13 @@ def _too_large(row: Any, error: KafkaException) -> PublishError | None:
 
 
 def _refused(topic: str, error: KafkaError) -> PublishError:
-    return PublishError(
-        f"the broker refuses an event: {error.str()}",
-        operation="publish events",
-        obj=topic,
-        hint="Mend the topic's settings (`max.message.bytes`) or rights; its events wait, others go on.",
-    )
+    hint = "Mend the topic's settings (`max.message.bytes`) or rights; its events wait, others go on."
+    if error.code() == KafkaError.INVALID_RECORD:
+        hint = (
+            "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is: list `t` under "
+            "`skipped.operations`, or set another policy until it has gone out; its events wait, others go on."
+        )
+    return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
 
 
 def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
@@ -352,8 +412,12 @@ def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
                 )
             failure = message.error()
             if failure is None:
-                batch, ordinal = json.loads(message.value() or b"")
-                progress[(message.key() or b"").decode()] = (batch, ordinal)
+                stream, told = (message.key() or b"").decode(), message.value()
+                if told is None:
+                    progress.pop(stream, None)  # `forget`
+                else:
+                    batch, ordinal = json.loads(told)
+                    progress[stream] = (batch, ordinal)
             elif failure.code() == KafkaError._PARTITION_EOF:
                 return progress
             else:

@@ -28,11 +28,12 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.encode import PUT_ASIDE, Encoder, Life, Oversized, Tells
 from spark_jobs.files import files_up_to, to_files
-from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, heartbeat_topic, message_limits, send_heartbeat
+from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, forget, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse, may_be_respelled
 from writetime import __version__, envelope, names
+from writetime.batch.check import known_schema
 from writetime.batch.pieces import Piece, of_batch, unsent, with_bytes
 from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
 from writetime.batch.publish import Published, read_published, write_published
@@ -47,6 +48,8 @@ from writetime.store import Store, open_store
 
 log = structlog.get_logger()
 
+_AGAIN = "all its events are to be sent again"
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Drain the outbox to Kafka.")
@@ -57,9 +60,16 @@ def main(arguments: list[str] | None = None) -> int:
         default="last",
         help="look at the batches sealed since publishing last drained the outbox, or at all; either way Kafka itself says what it lacks",
     )
+    parser.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="KEYSPACE.TABLE",
+        help="send all events of this table again, whatever Kafka's progress topic says: its topic was lost, or made anew by hand",
+    )
     options = parser.parse_args(arguments)
     try:
-        published = run(load(options.config), everything=options.since == "beginning")
+        published = run(load(options.config), everything=options.since == "beginning", again=[name for name in options.again if name])
     except WritetimeError as error:
         log.error("publishing failed", **error.as_dict())
         print(f"publishing failed: {error}", file=sys.stderr)  # noqa: T201
@@ -69,32 +79,66 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run(config: PipelineConfig, *, everything: bool = False) -> Published:
-    """Publish every event of the sealed batches that Kafka, and the files, do not hold yet."""
+def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str] = ()) -> Published:
+    """Publish every event of the sealed batches that Kafka, and the files, do not hold yet; to Kafka, those of the tables `again` from the
+    beginning. Neither waits for the other: what fails of the files is raised when Kafka has its events."""
     if config.kafka is None and config.files is None:
         raise ConfigError("neither `kafka` nor `files`", operation="publish", hint="Say in the pipeline's YAML where events go.")
     store = open_store(config.bucket)
     sealed = history(store, config.cluster.name).sealed
     if sealed is None:
         return Published(batch=0, events=0)
-    known = read_published(store, config.cluster.name)
+    if again and config.kafka is not None:
+        _forget(config, config.kafka, store, again)
+    known = _known(store, config.cluster.name)
     kafka_due = config.kafka is not None and (everything or known is None or known.batch < sealed.number or bool(known.waiting))
     filed = 0 if config.files is None or everything else files_up_to(config.files)
     files_due = config.files is not None and filed < sealed.number
     published = (known or Published(batch=0, events=0)).model_copy(update={"events": 0})
+    not_filed: WritetimeError | None = None
     if kafka_due or files_due:
         spark = spark_session(config, f"writetime publish {config.pipeline}")
         try:
             if config.files is not None and files_due:
-                done = to_files(config, config.files, store, spark, filed, sealed.number)
-                if config.kafka is None:
-                    published = Published(batch=done.batch, events=done.events)
-                    write_published(store, config.cluster.name, published)
+                try:
+                    done = to_files(config, config.files, store, spark, filed, sealed.number)
+                except WritetimeError as error:
+                    not_filed = error
+                else:
+                    if config.kafka is None:
+                        published = Published(batch=done.batch, events=done.events, kafka=False)
+                        write_published(store, config.cluster.name, published)
             if config.kafka is not None and kafka_due:
                 published = Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
         finally:
             spark.stop()
-    return published if config.kafka is None else _with_heartbeat(config, config.kafka, store, published)
+    published = published if config.kafka is None else _with_heartbeat(config, config.kafka, store, published)
+    if not_filed is not None:
+        raise not_filed
+    return published
+
+
+def _known(store: Store, cluster: str) -> Published | None:
+    """The note of how far Kafka has been told; none by runs that had no Kafka, which may have come since."""
+    known = read_published(store, cluster)
+    return known if known is not None and known.kafka else None
+
+
+def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str]) -> None:
+    """Let these tables have been sent up to no batch, in Kafka and by the note: whatever happens then, a later run goes on with them. What
+    an earlier attempt has let so is left as it is, or what that one has sent would go out once more."""
+    cluster = config.cluster.name
+    found = {table.full_name: table for table in known_schema(store, cluster).schema().tables.values()}
+    if unknown := [name for name in tables if name not in found]:
+        hint = f"Known are {', '.join(sorted(found))}." if found else ""
+        raise ConfigError("the bucket knows of no such table", operation="publish again", obj=", ".join(unknown), hint=hint)
+    known = _known(store, cluster) or Published(batch=0, events=0)
+    fresh = [name for name in tables if known.reasons.get(name) != _AGAIN]
+    if not fresh:
+        return
+    forget(kafka, [envelope.topic(kafka.topic_prefix, found[name].keyspace, found[name].name) for name in fresh])
+    waiting, reasons = known.waiting | dict.fromkeys(fresh, 0), known.reasons | dict.fromkeys(fresh, _AGAIN)
+    write_published(store, cluster, known.model_copy(update={"waiting": waiting, "reasons": reasons}))
 
 
 def _with_heartbeat(config: PipelineConfig, kafka: KafkaConfig, store: Store, published: Published) -> Published:
@@ -133,7 +177,7 @@ class Outbox:
 
         What cannot be sent holds up nothing else. If it may go out later by itself, its error is raised when the rest is out."""
         cluster = self.config.cluster.name
-        known = (None if everything else read_published(self.store, cluster)) or Published(batch=0, events=0)
+        known = (None if everything else _known(self.store, cluster)) or Published(batch=0, events=0)
         records, refused = self._records(known)
         with _spark_failures():
             sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
@@ -304,7 +348,7 @@ class Outbox:
     def _expected(self) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent: by the seals since, and by its note."""
         cluster = self.config.cluster.name
-        note = read_published(self.store, cluster) or Published(batch=0, events=0)
+        note = _known(self.store, cluster) or Published(batch=0, events=0)
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
         told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
         # Of a life that is over its id comes behind the name (Table.label).
@@ -359,7 +403,8 @@ class Outbox:
         changes = life.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
         # progress is another.
-        rows = changes.rows.filter(self._new(life.table, since)).withColumn("publisher", self._share(F.col("key"), changes.rows))
+        wanted = self._new(life.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
+        rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), changes.rows))
         if life.table.dropped:
             # What comes in of a life after its DROP was told is history: by then the topic may be another life's.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))

@@ -44,6 +44,7 @@ def options(config: PipelineConfig) -> dict[str, str]:
         f"{prefix}.uri": catalog.uri,
         f"{prefix}.warehouse": catalog.warehouse,
         **({f"{prefix}.jdbc.schema-version": "V1"} if catalog.type == "jdbc" else {}),
+        **_file_io(prefix, catalog.warehouse),
         # A table made anew under an old name must not lie among the files of the one that was moved aside.
         f"{prefix}.unique-table-location": "true",
         **{f"{prefix}.{name}": value for name, value in catalog.options.items()},
@@ -66,6 +67,12 @@ def options(config: PipelineConfig) -> dict[str, str]:
         "spark.log.level": "WARN",
         **config.spark.conf,
     }
+
+
+def _file_io(prefix: str, warehouse: str) -> dict[str, str]:
+    """By what Iceberg reads and writes files, where the warehouse is a bucket of Google's: left alone, it asks Hadoop, which knows no `gs:`
+    unless a connector is installed. A server that names its warehouse otherwise (`rest`) says so itself, or `catalog.options` does."""
+    return {f"{prefix}.io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO"} if warehouse.startswith("gs://") else {}
 
 
 def _redacted(secrets: Iterable[str]) -> str:

@@ -72,6 +72,8 @@ ROOTS = {
     "spark": Root(("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0"), transitive=False),
     # slf4j-simple, because without a binding the broker logs nothing.
     "kafka": Root(("org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"), transitive=True),
+    # What Iceberg's GCSFileIO, which is in the runtime above, calls Google by. iceberg-gcp-bundle has the same, where it can be had.
+    "gcs": Root(("com.google.cloud:google-cloud-storage:2.64.0",), transitive=True),
     "registry": Root(("io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all",), transitive=False),
     # What a consumer of Debezium's events runs in Kafka Connect.
     "connect": Root(
@@ -94,7 +96,7 @@ ROOTS = {
         transitive=False,
     ),
 }
-ON_DEMAND = frozenset({"registry", "connect", "spark-kafka"})
+ON_DEMAND = frozenset({"gcs", "registry", "connect", "spark-kafka"})
 """Groups that only some tests or benchmarks need: `need` fetches them, set-up does not."""
 
 Lock = dict[str, dict[Artefact, str]]

@@ -203,13 +203,14 @@ def algorithm(name: str) -> str:
 
 
 class Hiding:
-    """Takes what is not for everybody out of mutations that are shown to people: cells of columns that are hidden, and, as nothing of them
-    can be shown without, updates of tables whose key is. Counts them."""
+    """Takes what is not for everybody out of mutations that are shown to people: cells of columns that are hidden, be they dropped by now;
+    and whole updates of tables whose key is, as nothing of them can be shown without, or whose rows are filtered, as a mutation does not
+    tell whole rows. Counts them."""
 
     def __init__(self, rules: Rules, schema: Schema) -> None:
         self._rules, self._schema = rules, schema
-        self._hidden: dict[UUID, set[str]] = {}
-        self.cells = self.updates = 0
+        self._known: dict[UUID, TableRules | None] = {}
+        self.cells = self.updates = self.filtered = 0
 
     def mutation(self, mutation: Mutation) -> Mutation | None:
         """The mutation without them, or None if nothing is left of it."""
@@ -217,10 +218,13 @@ class Hiding:
         return replace(mutation, updates=kept) if kept else None
 
     def _update(self, update: PartitionUpdate) -> PartitionUpdate | None:
-        hidden = self._of(update.table_id)
-        if not hidden:
+        found = self._of(update.table_id)
+        if not found:
             return update
-        table = self._schema.tables[update.table_id]
+        table, hidden = self._schema.tables[update.table_id], found.hidden
+        if found.filter is not None:
+            self.filtered += 1
+            return None
         if any(column.name in hidden for column in (*table.partition_key, *table.clustering)):
             self.updates += 1
             return None
@@ -232,17 +236,27 @@ class Hiding:
         self.cells += len(row.cells) - len(cells)
         return replace(row, cells=cells)
 
-    def _of(self, table_id: UUID) -> set[str]:
-        if table_id not in self._hidden:
+    def _of(self, table_id: UUID) -> TableRules | None:
+        if table_id not in self._known:
             table = self._schema.tables.get(table_id)
-            self._hidden[table_id] = self._rules.of(table, self._schema.types).hidden if table else set()
-        return self._hidden[table_id]
+            self._known[table_id] = self._rules.of(with_dropped(table), self._schema.types) if table else None
+        return self._known[table_id]
 
     def told(self) -> str:
         """What was left out, for people; "" if nothing was."""
-        counts = {"cells of masked columns": self.cells, "updates with masked keys": self.updates}
+        counts = {
+            "cells of masked columns": self.cells,
+            "updates with masked keys": self.updates,
+            "updates of tables with filtered rows": self.filtered,
+        }
         found = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         return f"hidden: {found} (--unmasked shows them)" if found else ""
+
+
+def with_dropped(table: Table) -> Table:
+    """The table with the columns that it had and has no more: rules are about their values, too."""
+    dropped = {name: Column(name, column.kind, column.type) for name, column in table.dropped_columns.items()}
+    return replace(table, columns={**dropped, **table.columns})
 
 
 # --- filters ----------------------------------------------------------------------------------------------------------------------

@@ -314,10 +314,18 @@ class KafkaConfig(_Model):
     )
     partitions: int = Field(default=4, ge=1, description="Partitions of a topic that writetime creates.")
     replication_factor: int = Field(
-        default=1, ge=1, alias="replication.factor", description="Replication factor of a topic that writetime creates."
+        default=-1,
+        ge=-1,
+        alias="replication.factor",
+        description="Replication factor of a topic that writetime creates; -1: the broker's own.",
     )
     tombstones_on_delete: bool = Field(
         default=True, alias="tombstones.on.delete", description="A delete event is followed by a null record."
+    )
+    skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
+        default=[],
+        alias="skipped.operations",
+        description="Operations (`op`) whose events are not sent; the changes tables have them. A compacted topic takes no `t`.",
     )
     format: Literal["json", "json-schema", "avro"] = Field(
         default="json",

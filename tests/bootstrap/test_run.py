@@ -110,29 +110,29 @@ def test_what_is_no_range_is_refused(text: str) -> None:
 
 def test_a_run_is_gone_on_with_until_it_is_finished(store: MemoryStore) -> None:
     run = begun(store)
-    assert runs.unfinished(store, CLUSTER, table(store), None) == run
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") == run
     half = finish(store, run, 1)
     assert (half.rows, half.frames, half.remaining, half.finished_at) == (10, 1, 1, None)
     assert "1 of 2 ranges remain" in half.line()
     assert runs.finished_ranges(store, run).keys() == {1}
     done = finish(store, run, 0, 1)
     assert (done.remaining, done.finished_at) == (0, NOW)
-    assert runs.unfinished(store, CLUSTER, table(store), None) is None
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None
     assert json.loads(store.read(run.name))["rows"] == 20
 
 
 def test_another_part_is_another_run(store: MemoryStore) -> None:
     part = (0, 5)
     run = begun(store, part=part)
-    assert runs.unfinished(store, CLUSTER, table(store), None) is None
-    assert runs.unfinished(store, CLUSTER, table(store), [part]) == run
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None
+    assert runs.unfinished(store, CLUSTER, table(store), [part], "ALL") == run
     parts = [(0, 5), (7, 9)]
-    assert runs.unfinished(store, CLUSTER, table(store), parts) is None
+    assert runs.unfinished(store, CLUSTER, table(store), parts, "ALL") is None
     some = runs.begin(store, CLUSTER, table(store), part=(0, 9), ranges=runs.split_parts([2, 6], parts, 2), consistency="ALL", now=NOW)
     assert some.ranges == [(0, 2), (2, 5), (7, 9)]
-    assert runs.unfinished(store, CLUSTER, table(store), parts) == some
-    assert runs.unfinished(store, CLUSTER, table(store), [(0, 9)]) is None
-    assert runs.unfinished(store, CLUSTER, table(store), [part]) == run
+    assert runs.unfinished(store, CLUSTER, table(store), parts, "ALL") == some
+    assert runs.unfinished(store, CLUSTER, table(store), [(0, 9)], "ALL") is None
+    assert runs.unfinished(store, CLUSTER, table(store), [part], "ALL") == run
 
 
 @given(edges=st.lists(st.integers(-100, 100), min_size=2, max_size=12, unique=True), tokens=st.lists(st.integers(-100, 100), max_size=9))
@@ -187,6 +187,25 @@ def test_by_always_a_table_is_read_again_when_its_cdc_is_switched_on_again(store
     tell_schema(store, cdc=True, at=3)
     assert due(store, always) == ["notes", "orders"]
     assert due(store, config("initial")) == []
+
+
+def test_a_run_from_before_cdc_was_off_is_not_gone_on_with(store: MemoryStore) -> None:
+    assert due(store, config()) == ["notes", "orders"]
+    old = begun(store)
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") == old
+    tell_schema(store, cdc=False, at=2)
+    assert due(store, config()) == []
+    tell_schema(store, cdc=True, at=3)
+    runs.due(store, config(), NOW + timedelta(seconds=5))
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None
+    new = runs.begin(store, CLUSTER, table(store), part=None, ranges=old.ranges, consistency="ALL", now=NOW + timedelta(seconds=6))
+    runs.due(store, config(), NOW + timedelta(seconds=7))
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") == new
+
+
+def test_a_run_at_another_consistency_is_not_gone_on_with(store: MemoryStore) -> None:
+    begun(store)
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ONE") is None
 
 
 def test_names_of_tables_stay_in_their_places() -> None:

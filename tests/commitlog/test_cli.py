@@ -610,6 +610,11 @@ def test_what_the_pipeline_masks_is_not_shown_unless_asked_for(run: Run, folder:
     assert len(out.splitlines()) == len(clear.splitlines())
     assert "cells of masked columns" in err
     assert run("dump", "--json", "--config", config, "--unmasked", folder)[1] == clear
+    config.write_text(text.format(f"rows: {{{CAPTURED.full_name}: {CAPTURED.partition_key[0].name} == 1}}"))
+    _, out, err = run("dump", "--json", "--config", config, folder)
+    assert f'"table":"{CAPTURED.name}"' in clear
+    assert f'"table":"{CAPTURED.name}"' not in out
+    assert "updates of tables with filtered rows" in err
     config.write_text(text.format(rules))
     _, out, err = run("dump", "--json", "--config", config, folder)
     assert len(out.splitlines()) < len(clear.splitlines())

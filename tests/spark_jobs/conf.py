@@ -18,8 +18,8 @@ SPARK: Final = {
 }
 
 
-def spark_conf(folder: Path) -> dict[str, str]:
-    """What Spark is told in tests, with its own files under `folder`."""
-    jars = ",".join(str(jar) for jar in sorted((ROOT / "jars" / "spark").glob("*.jar")))
+def spark_conf(folder: Path, *more: Path) -> dict[str, str]:
+    """What Spark is told in tests, with its own files under `folder`, and the jars of `more` folders."""
+    jars = ",".join(str(jar) for place in (ROOT / "jars" / "spark", *more) for jar in sorted(place.glob("*.jar")))
     assert jars, "the jars are not there: make setup"
     return {**SPARK, "spark.jars": jars, "spark.sql.warehouse.dir": str(folder / "spark-warehouse")}

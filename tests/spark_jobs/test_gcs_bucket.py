@@ -1,17 +1,42 @@
-"""The same pipeline over a bucket: shippers, jobs and operators meet in Google Cloud Storage (a test server of it), not in a folder."""
+"""The same pipeline over buckets: shippers, jobs and operators meet in Google Cloud Storage (a test server of it), not in a folder; and the
+tables lie in another bucket there, by Iceberg's own GCSFileIO."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.cloud.storage import Client
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests import gcs_server
+from tests.spark_jobs.conf import spark_conf
 from tests.spark_jobs.pipeline import Pipeline
-from tools import verify
+from tools import jars, verify
 from writetime.batch.archive import archive
 
 pytestmark = [pytest.mark.gcs, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def with_warehouse(pipeline: Pipeline, warehouse: str, url: str) -> Pipeline:
+    """The same with its tables there."""
+    config = pipeline.config
+    assert config.catalog is not None
+    options = {"gcs.service.host": url, "gcs.no-auth": "true", "gcs.project-id": "test"}
+    catalog = config.catalog.model_copy(update={"warehouse": warehouse, "options": options})
+    conf = spark_conf(pipeline.site.folder, jars.need("gcs"))
+    update = {"catalog": catalog, "spark": config.spark.model_copy(update={"conf": conf})}
+    return replace(pipeline, config=config.model_copy(update=update))
+
+
+def rows(pipeline: Pipeline, namespace: str, table: str, url: str) -> list[dict[str, Any]]:
+    """As pyiceberg reads them from the bucket."""
+    options = {"gcs.service.host": url, "gcs.oauth2.token": "any", "gcs.oauth2.token-expires-at": "4102444800000"}
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{pipeline.site.catalog}", **options)
+    found: list[dict[str, Any]] = catalog.load_table((namespace, table)).scan().to_arrow().to_pylist()
+    return found
 
 
 def test_a_batch_from_bucket_to_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,8 +45,9 @@ def test_a_batch_from_bucket_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
         pytest.skip("no GCS test server: run make test-gcs")
     with gcs_server.running(program, tmp_path) as url:
         gcs_server.make_bucket(url, "cdc")
+        gcs_server.make_bucket(url, "lake")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-        pipeline = Pipeline.create(tmp_path, bucket="gs://cdc/orders")
+        pipeline = with_warehouse(Pipeline.create(tmp_path, bucket="gs://cdc/orders"), "gs://lake/tables", url)
         pipeline.stage()
         pipeline.ship()
         assert not list((tmp_path / "nodes").rglob("*.log"))
@@ -30,7 +56,12 @@ def test_a_batch_from_bucket_to_tables(tmp_path: Path, monkeypatch: pytest.Monke
         assert sealed.events > 0
         for keyspace, table in pipeline.recording.cdc_tables:
             expected = verify.expected_rows(pipeline.recording, keyspace, table)
-            assert verify.differences(table, expected, [verify.as_recorded(row) for row in pipeline.rows(keyspace, table)]) == []
+            found = rows(pipeline, keyspace, table, url)
+            assert verify.differences(table, expected, [verify.as_recorded(row) for row in found]) == []
+        assert not (tmp_path / "lake" / "warehouse").exists(), "a table lies in a folder"
+        kept = [blob.name for blob in Client.create_anonymous_client().bucket("lake").list_blobs()]
+        assert {name.rpartition(".")[2] for name in kept} >= {"parquet", "avro", "json"}
+        assert all(name.startswith("tables/") for name in kept)
         names = [info.name for info in pipeline.store.list()]
         assert sum(name.startswith("cdc_archive/") for name in names) == len(sealed.segments)
         assert not [name for name in names if name.startswith("cdc/")]

@@ -246,6 +246,51 @@ def test_the_progress_topic_is_compacted(kafka: KafkaConfig, topic: str) -> None
     ensure_topics(kafka, [topic])
 
 
+def test_progress_that_would_expire_is_refused(kafka: KafkaConfig) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    made = NewTopic(progress_topic(kafka.topic_prefix), kafka.publishers, 1, config={"cleanup.policy": "delete"})
+    for future in admin.create_topics([made]).values():
+        future.result(timeout=30)
+    with pytest.raises(PublishError, match=r"cleanup\.policy is `delete`.*Set cleanup\.policy=compact"):
+        ensure_topics(kafka, [f"{kafka.topic_prefix}.shop.orders"])
+
+
+def test_what_is_forgotten_goes_out_again_and_nothing_else(kafka: KafkaConfig, topic: str) -> None:
+    other = f"{kafka.topic_prefix}.shop.other"
+    assert ensure_topics(kafka, [other]) == {}
+    everything = [*rows(topic, [2, 4]), *rows(other, [6]), *rows(topic, [1, 3], publisher=1)]
+    assert send(kafka, everything) == 5
+    jobs.forget(kafka, [topic])
+    assert (read_progress(kafka, 0), read_progress(kafka, 1)) == ({other: (1, 6)}, {})
+    assert send(kafka, everything) == 4
+    assert sorted(numbers(consume(kafka, topic))) == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert numbers(consume(kafka, other)) == [6]
+
+
+def test_a_compacted_topic_takes_no_event_without_a_key_and_it_is_said_what_to_do(kafka: KafkaConfig, topic: str) -> None:
+    compacted = f"{kafka.topic_prefix}.shop.compacted"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(compacted, kafka.partitions, 1, config={"cleanup.policy": "compact"})]).values():
+        future.result(timeout=30)
+    everything = [*rows(compacted, range(1, 4)), *rows(topic, [1, 2])]
+    everything[1].key = None
+    ((sent),) = Publisher(kafka).send_all(everything)
+    assert (sent.events, list(sent.stuck)) == (2, [compacted])
+    assert "`skipped.operations`" in str(sent.stuck[compacted])
+    # As it is skipped then.
+    assert send(kafka, [everything[0], *everything[2:]]) == 2
+    assert sorted(numbers(consume(kafka, compacted))) == [1, 3]
+
+
+def test_a_transaction_ends_by_events_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_EVENTS_PER_TRANSACTION", 4)
+    monkeypatch.setattr(jobs, "_BYTES_PER_TRANSACTION", 100)
+    found = rows("t", range(1, 12))
+    found[1].value = b"x" * 99
+    found[2].value = None
+    assert [[row.ordinal for row in chunk] for chunk in jobs.chunks(found)] == [[1, 2], [3, 4, 5, 6], [7, 8, 9, 10], [11]]
+
+
 def test_no_broker_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_TIMEOUT_SECONDS", 2.0)
     nowhere = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
@@ -257,6 +302,7 @@ def test_no_broker_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_topic_that_is_not_made_in_time_is_refused_and_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
     present = SimpleNamespace(topics={progress_topic("t"): SimpleNamespace(partitions=dict.fromkeys(range(kafka.publishers)))})
+    monkeypatch.setattr(jobs, "_check_keeps", lambda *_: None)
     admin = SimpleNamespace(list_topics=lambda **_: present, create_topics=lambda wanted: {topic.topic: Future[None]() for topic in wanted})
     monkeypatch.setattr(jobs, "AdminClient", lambda _: admin)
     monkeypatch.setattr(jobs, "_TIMEOUT_SECONDS", 0.1)

@@ -12,11 +12,13 @@ from pyspark.errors import PySparkException
 
 from spark_jobs import publish
 from spark_jobs.publish import Outbox
+from tests.schema.examples import create_table
+from tests.spark_jobs.examples import table
 from writetime import names
 from writetime.batch.documents import Accounting, Sealed
 from writetime.batch.publish import Published, read_published, write_published
-from writetime.config import KafkaConfig, PipelineConfig, QuarantineConfig
-from writetime.errors import PublishError
+from writetime.config import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig
+from writetime.errors import ConfigError, PublishError
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
 
@@ -60,3 +62,53 @@ def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: 
         ("shop.old", True),
         ("shop.sold", True),
     ]
+
+
+def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = outbox(tmp_path, 3)
+    learner, forgotten = SchemaLearner(), []
+    learner.apply(create_table(table("sold", 50, {"id": "int"}), 1))
+    monkeypatch.setattr(publish, "known_schema", lambda *_: learner)
+    monkeypatch.setattr(publish, "forget", lambda _, topics: forgotten.extend(topics))
+    write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1}, reasons={"shop.old": "why"}))
+    publish._forget(box.config, box.kafka, box.store, ["shop.sold"])
+    assert forgotten == ["t.shop.sold"]
+    known = read_published(box.store, "c")
+    assert known is not None
+    assert (known.batch, known.waiting, sorted(known.reasons)) == (2, {"shop.old": 1, "shop.sold": 0}, ["shop.old", "shop.sold"])
+    # An attempt of the same run, after one that failed: what that one has sent does not go out once more.
+    publish._forget(box.config, box.kafka, box.store, ["shop.sold"])
+    assert forgotten == ["t.shop.sold"]
+    with pytest.raises(ConfigError, match=r"no such table.*Known are shop\.sold"):
+        publish._forget(box.config, box.kafka, box.store, ["shop.none"])
+
+
+def test_a_note_of_files_says_nothing_of_a_kafka_that_came_later(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    write_published(store, "c", Published(batch=7, events=1, kafka=False))
+    assert publish._known(store, "c") is None
+    write_published(store, "c", Published(batch=7, events=1))
+    assert publish._known(store, "c") == Published(batch=7, events=1)
+
+
+def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed, drained = SimpleNamespace(number=2), []
+    kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
+    files = FilesConfig(url=str(tmp_path / "events"))
+    place = {"cluster": SimpleNamespace(name="c"), "bucket": str(tmp_path / "bucket"), "pipeline": "p"}
+    config = cast(PipelineConfig, SimpleNamespace(**place, kafka=kafka, files=files))
+
+    def drain(*_: Any, everything: bool) -> Published:
+        drained.append(everything)
+        return Published(batch=2, events=5)
+
+    def to_files(*_: Any) -> None:
+        raise PublishError("the disk is full", operation="write files", obj="events", hint="")
+
+    monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=sealed))
+    monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(publish, "to_files", to_files)
+    monkeypatch.setattr(Outbox, "drain", drain)
+    with pytest.raises(PublishError, match="disk is full"):
+        publish.run(config)
+    assert drained == [False]

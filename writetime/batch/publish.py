@@ -13,13 +13,14 @@ from writetime.store import Store
 class Published(Document):
     """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run. Of tables in `waiting`, by full name, only
     those of the batches up to the one noted there are: they could not be sent, for `reasons`. `heartbeat`: when the last was sent
-    (ms)."""
+    (ms). Without `kafka` there was none when it was written, and it tells of files."""
 
     batch: int
     events: int
     waiting: dict[str, int] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
     heartbeat: int = 0
+    kafka: bool = True
 
     def sent(self, table: str) -> int:
         """The last batch all of whose events of the table are in Kafka."""

@@ -159,9 +159,19 @@ def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Ite
             yield Run.model_validate_json(store.read(info.name))
 
 
-def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] | None) -> Run | None:
-    """The run of this life of the table, and of these parts of it (None: of all), to go on with."""
-    found = [run for run in runs(store, cluster, table.keyspace, table.name) if run.finished_at is None and run.table_id == table.id]
+def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] | None, consistency: str) -> Run | None:
+    """The run of this life of the table, and of these parts of it (None: of all), to go on with: one that reads as is asked for now, and
+    that was begun since the table's cdc was switched on, as far as that was seen. What an older one has read may have been deleted
+    unseen."""
+    on_since = (Captured.read(store, _captured(cluster)) or Captured()).since.get(table.id)
+    found = [
+        run
+        for run in runs(store, cluster, table.keyspace, table.name)
+        if run.finished_at is None
+        and run.table_id == table.id
+        and run.consistency == consistency
+        and (on_since is None or run.started_at >= on_since)
+    ]
     return next((run for run in reversed(found) if (None if run.part is None else joined(run.ranges)) == parts), None)
 
 
@@ -206,13 +216,20 @@ def update(store: Store, run: Run, now: datetime) -> Run:
 
 
 class Captured(Document):
-    """The tables (ids) that were captured when it was last looked, and those that have been switched on since and were not read yet."""
+    """The tables (ids) that were captured when it was last looked; those that were at an earlier look, and no longer (`off`); those that
+    have been switched on since and were not read yet (`due`); and when it was seen that a table is captured again (`since`)."""
 
     tables: list[UUID] = Field(default=[])
+    off: list[UUID] = Field(default=[])
     due: list[UUID] = Field(default=[])
+    since: dict[UUID, datetime] = Field(default={})
 
 
-def due(store: Store, config: PipelineConfig) -> list[Table]:
+def _captured(cluster: str) -> str:
+    return f"{names.bootstrap_prefix(cluster)}captured.json"
+
+
+def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> list[Table]:
     """The tables that ought to be read by themselves: by mode `initial` those captured ones that never were, or not to their end; by
     `always` also those whose cdc was switched on again. Notes what is captured now."""
     cluster, mode = config.cluster.name, config.snapshot.mode
@@ -223,12 +240,19 @@ def due(store: Store, config: PipelineConfig) -> list[Table]:
     found = list(runs(store, cluster))
     finished = read_to_the_end(found)
     open_runs = {run.table_id for run in found if run.part is None and run.finished_at is None}
-    name = f"{names.bootstrap_prefix(cluster)}captured.json"
-    before = Captured.read(store, name) or Captured()
-    again = {table.id for table in captured if table.id not in before.tables} | set(before.due)
-    after = Captured(tables=sorted((table.id for table in captured), key=str), due=sorted(again, key=str) if mode == "always" else [])
+    before = Captured.read(store, _captured(cluster)) or Captured()
+    switched = {table.id for table in captured if table.id not in before.tables}
+    again = switched | set(before.due)
+    known = {table.id for table in schema.tables.values() if not table.dropped}
+    seen = dict.fromkeys(switched & set(before.off), now or datetime.now(UTC))
+    after = Captured(
+        tables=sorted((table.id for table in captured), key=str),
+        off=sorted((set(before.tables) | set(before.off)) & known - {table.id for table in captured}, key=str),
+        due=sorted(again, key=str) if mode == "always" else [],
+        since={table_id: at for table_id, at in (before.since | seen).items() if table_id in known},
+    )
     if after != before:
-        store.put(name, after.to_bytes())
+        store.put(_captured(cluster), after.to_bytes())
     wanted = [
         table for table in captured if table.id not in finished or table.id in open_runs or (mode == "always" and table.id in after.due)
     ]
@@ -237,10 +261,9 @@ def due(store: Store, config: PipelineConfig) -> list[Table]:
 
 def no_longer_due(store: Store, cluster: str, table: Table) -> None:
     """Its run is finished."""
-    name = f"{names.bootstrap_prefix(cluster)}captured.json"
-    before = Captured.read(store, name)
+    before = Captured.read(store, _captured(cluster))
     if before is not None and table.id in before.due:
-        store.put(name, before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
+        store.put(_captured(cluster), before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
 
 
 def _wanted(table: Table, config: PipelineConfig) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from writetime import names
-from writetime.columns import Hiding, Rules, TableRules
+from writetime.columns import Hiding, Rules, TableRules, with_dropped
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Frame, peek
 from writetime.commitlog.show import Blocks
@@ -24,7 +24,7 @@ from writetime.cql.literal import micros_text
 from writetime.errors import DecodeError, ObjectNotFound, SchemaError
 from writetime.model import Cell, Mutation, PartitionUpdate
 from writetime.model import Row as CqlRow
-from writetime.schema.model import Column, Schema, Table
+from writetime.schema.model import Schema, Table
 from writetime.status.batches import Batches, at_once
 
 PAGE: Final = 50
@@ -140,8 +140,7 @@ _RULED: Final = "the pipeline keeps columns or rows of this table inside"
 
 def _ruled(rules: Rules, table: Table, schema: Schema) -> TableRules:
     """The table's rules, those about columns that are no more included."""
-    dropped = {name: Column(name, column.kind, column.type) for name, column in table.dropped_columns.items()}
-    return rules.of(replace(table, columns={**dropped, **table.columns}), schema.types)
+    return rules.of(with_dropped(table), schema.types)
 
 
 def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutation:
