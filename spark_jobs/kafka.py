@@ -58,6 +58,7 @@ _OF_ONE_TOPIC = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
 """What a broker has against an event or its topic, and meets again however often it is sent."""
+_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _WAIT = "Events stay in the changes tables and go out with the next run."
 _LIBRDKAFKA_MAX = 1_000_000
 _BESIDE = 256  # a record's frame and its headers
@@ -75,11 +76,16 @@ def client_options(kafka: KafkaConfig) -> dict[str, Any]:
 
 def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishError]:
     """Create the topics that are missing; those that exist keep their settings. Returns those that Kafka does not make, and why."""
-    admin = AdminClient(client_options(kafka))
+    told: list[KafkaError] = []
+    options: dict[str, Any] = {**client_options(kafka), "error_cb": told.append}
+    admin = AdminClient(options)
     try:
         present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
     except KafkaException as error:
-        raise _failure("list the topics", kafka.bootstrap_servers, error) from error
+        # Which says only that there was no answer; why, the client tells aside.
+        admin.poll(0)
+        why = next((KafkaException(each) for each in told if each.code() in _NOT_LET_IN), error)
+        raise _failure("list the topics", kafka.bootstrap_servers, why) from error
     refused = clashes(present, topics)
     missing = [topic for topic in topics if topic not in present and topic not in refused]
     kept = {quarantine_topic(kafka.topic_prefix): {"cleanup.policy": "compact"}}

@@ -379,7 +379,7 @@ class KafkaConfig(_Model):
         default=None, alias="schema.registry.ssl.key.location", description="Its private key; default: in the certificate's file."
     )
     producer: dict[str, str | int | bool] = Field(
-        default={}, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
+        default={}, repr=False, description="librdkafka producer options, passed through (TLS, SASL, tuning)."
     )
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.errors import ServiceError
-from tools.services.kafka import Kafka, server_properties
+from tools.services.kafka import Kafka, server_settings
 
 pytestmark = pytest.mark.kafka
 
@@ -86,7 +86,7 @@ def test_what_was_written_is_there_after_a_restart_on_another_port(tmp_path: Pat
 
 
 def test_every_listener_is_on_loopback(tmp_path: Path) -> None:
-    settings = dict(line.split("=", 1) for line in server_properties(tmp_path, 1, 2).splitlines())
+    settings = server_settings(tmp_path, 1, 2)
     assert settings["listeners"] == "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
     assert settings["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1"
 

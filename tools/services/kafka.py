@@ -1,7 +1,8 @@
 """A Kafka broker of one node, KRaft mode, from the locked jars.
 
 Strategy: `StorageTool format` once per folder, then `kafka.Kafka` in a small heap. Everything is single: one broker that is its own
-controller, replication factor 1 for Kafka's own topics. Listens on loopback only. Ready means that a client gets metadata.
+controller, replication factor 1 for Kafka's own topics. Listens on loopback only. Ready means that a client gets metadata. With `secured`,
+settings of a second listener (SASL over TLS), who comes by that one has the rights that he is given; who comes by the first has all.
 Topics and records are none of its business.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,8 +33,12 @@ class Kafka:
     folder and is there again at the next start.
     """
 
-    def __init__(self, folder: Path, *, port: int = PORT, run: Path | None = None, jars: Path = JARS) -> None:
+    def __init__(
+        self, folder: Path, *, port: int = PORT, run: Path | None = None, jars: Path = JARS, secured: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder.resolve()
+        self.secured = secured
+        self.secured_port = 0
         self.run = run or self.folder / "run"
         self.jars = jars
         self._preferred = port
@@ -53,7 +59,11 @@ class Kafka:
         controller = ports.any_free()
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
-        properties.write_text(server_properties(self.folder, self.port, controller), encoding="utf-8")
+        settings = server_settings(self.folder, self.port, controller)
+        if self.secured is not None:
+            self.secured_port = ports.any_free()
+            settings |= second_listener(settings, self.secured_port, self.secured)
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         self._format(properties)
         self.service = process.start(
             "kafka",
@@ -115,10 +125,23 @@ def has_metadata(bootstrap: str) -> bool:
         return False
 
 
-def server_properties(folder: Path, port: int, controller: int) -> str:
+def second_listener(settings: Mapping[str, object], port: int, options: Mapping[str, str]) -> dict[str, object]:
+    """What settings become by a listener with SASL over TLS and the options given, and by rights."""
+    own = f"SECURED://{ports.LOOPBACK}:{port}"
+    return {
+        "listeners": f"{settings['listeners']},{own}",
+        "advertised.listeners": f"{settings['advertised.listeners']},{own}",
+        "listener.security.protocol.map": f"{settings['listener.security.protocol.map']},SECURED:SASL_SSL",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        **{f"listener.name.secured.{name}": value for name, value in options.items()},
+    }
+
+
+def server_settings(folder: Path, port: int, controller: int) -> dict[str, object]:
     """The broker's configuration for one node that keeps its files under `folder`."""
     host = ports.LOOPBACK
-    settings = {
+    return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@{host}:{controller}",
@@ -142,4 +165,3 @@ def server_properties(folder: Path, port: int, controller: int) -> str:
         "num.io.threads": 4,
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())
