@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import fastavro
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+from fastapi.testclient import TestClient
 
+from benchmarks.page import Everybody
 from spark_jobs import publish
 from spark_jobs.events import EventPlan, TypedEvents
 from tests.damage import flip_a_byte_of_a_captured_frame
 from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN, events_of, folded, frame, insert, of_kind, paged
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
-from tools import verify
-from writetime.config import ColumnsConfig
+from tools import ROOT, verify
+from writetime.batch.plan import read_manifest
+from writetime.cli import main
+from writetime.config import ColumnsConfig, FilesConfig, KafkaConfig
 from writetime.model import Mutation
+from writetime.status.batches import Batches
+from writetime.status.quarantine import quarantined
 
 
 def told(rules: ColumnsConfig, *mutations: Mutation) -> list[tuple[int | None, dict[str, Any]]]:
@@ -78,16 +88,70 @@ def texts(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Everything under the pipeline's folders that is no secret store, unpacked, by name."""
     bucket = Path(pipeline.config.bucket)
     assert pipeline.config.catalog is not None
-    warehouse = Path(pipeline.config.catalog.warehouse)
-    for path in sorted({*bucket.rglob("*"), *warehouse.rglob("*"), *pipeline.site.catalog.parent.glob("*.db")}):
+    assert pipeline.config.files is not None
+    warehouse, files = Path(pipeline.config.catalog.warehouse), Path(pipeline.config.files.url)
+    for path in sorted({*bucket.rglob("*"), *warehouse.rglob("*"), *files.rglob("*"), *pipeline.site.catalog.parent.glob("*.db")}):
         inside = path.relative_to(bucket).parts[0] if path.is_relative_to(bucket) else ""
         if not path.is_file() or inside in SECRET_STORES or path.suffix == ".bin":
             continue
         if path.suffix == ".parquet":
-            yield str(path), json.dumps(pq.read_table(path).to_pylist(), default=str, ensure_ascii=False)
+            yield f"unpacked {path}", json.dumps(pq.read_table(path).to_pylist(), default=str, ensure_ascii=False)
         elif path.suffix == ".avro":
-            yield str(path), repr(list(fastavro.reader(io.BytesIO(path.read_bytes()))))
+            yield f"unpacked {path}", repr(list(fastavro.reader(io.BytesIO(path.read_bytes()))))
         yield str(path), path.read_bytes().decode("utf-8", "replace")
+
+
+def records(kafka: KafkaConfig) -> Iterator[tuple[str, str]]:
+    """Every record of every topic that has the prefix in its name."""
+    topics = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30).topics
+    for topic, about in topics.items():
+        if kafka.topic_prefix in topic:
+            of_topic = kafka.model_copy(update={"partitions": len(about.partitions)})
+            for at, (_, key, value) in enumerate(consume(of_topic, topic)):
+                yield f"{topic}, record {at}", f"{(key or b'').decode()} {(value or b'').decode()}"
+
+
+def pages(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Every view of the page in Airflow, by somebody who may see values."""
+    sys.path.insert(0, str(ROOT / "plugins"))
+    try:
+        from writetime_page_app import Shown, build
+    finally:
+        sys.path.pop(0)
+    batches = Batches(pipeline.store, pipeline.cluster)
+    access = Everybody()
+    access.shows_values = True
+    client = TestClient(build(Shown(pipeline.cluster, lambda: batches, lambda: pipeline.config.columns.rules), access))
+    found, _ = quarantined(batches)
+    assert found
+    segments = [f"segment?{urlencode({'name': segment.object})}" for segment in read_manifest(pipeline.store, pipeline.cluster, 1).segments]
+    pieces = [f"quarantine/piece?{urlencode({'name': piece.name})}" for piece in found]
+    for address in ("", "segments", "batches", "batches/1", "tables", "quarantine", *segments, *pieces):
+        answer = client.get(f"/{address}")
+        assert answer.status_code == 200, (address, answer.text)
+        yield f"page {address}", answer.text
+
+
+def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
+    """What the command line shows, with the pipeline's configuration."""
+    config = folder / "masked.yaml"
+    config.write_text(yaml.safe_dump(yaml.safe_load(pipeline.site.config.read_text()) | {"columns": RULES}))
+    found, _ = quarantined(Batches(pipeline.store, pipeline.cluster))
+    segments = sorted(str(path) for path in (Path(pipeline.config.bucket) / "cdc_archive").rglob("*.log"))
+    assert segments
+    for command in (
+        *(["dump", *form, "--config", str(config), *segments] for form in ([], ["--json"])),
+        *([name, "--config", str(config), "--json"] for name in ("status", "batches")),
+        ["batch", "1", "--config", str(config)],
+        ["metrics", "--config", str(config)],
+        ["config", "show", str(config)],
+        ["quarantine", "list", "--config", str(config)],
+        *(["quarantine", "show", piece.name, "--values", "--config", str(config)] for piece in found),
+    ):
+        code = main(command)
+        said = capfd.readouterr()
+        assert code == 0, (command, said)
+        yield " ".join(command[:3]), said.out + said.err
 
 
 @pytest.mark.spark
@@ -102,7 +166,9 @@ def test_a_search_through_every_output_finds_no_clear_value(
     logs = tmp_path_factory.mktemp("event-logs")
     told = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": logs.as_uri()}
     spark = pipeline.config.spark.model_copy(update={"conf": {**pipeline.config.spark.conf, **told}})
-    update = {"columns": ColumnsConfig.model_validate(RULES), "kafka": kafka, "spark": spark}
+    kafka = kafka.model_copy(update={"heartbeat_interval_ms": 1})
+    files = FilesConfig(url=str(tmp_path_factory.mktemp("files")))
+    update = {"columns": ColumnsConfig.model_validate(RULES), "kafka": kafka, "files": files, "spark": spark}
     config = pipeline.config.model_copy(update=update)
     pipeline = replace(pipeline, config=config)
     first, *_ = pipeline.stage()
@@ -119,21 +185,26 @@ def test_a_search_through_every_output_finds_no_clear_value(
     secrets.discard("None")
     assert len(secrets) > 100
     found = dict(texts(pipeline))
-    found |= {
-        f"{topic}, record {at}": f"{(key or b'').decode()} {(value or b'').decode()}"
-        for topic in (f"{kafka.topic_prefix}.{of}" for of in ("shop.customers", "shop.orders", "__quarantine"))
-        for at, (_, key, value) in enumerate(consume(kafka, topic))
-    }
+    found |= dict(records(kafka))
     found |= {f"Spark's {path.name}": path.read_text("utf-8") for path in logs.rglob("*") if path.is_file()}
     said = capfd.readouterr()
     found |= {"stdout": said.out, "stderr": said.err, "the batch": sealed.model_dump_json()}
+    found |= dict(pages(pipeline))
+    found |= dict(commands(pipeline, tmp_path_factory.mktemp("command"), capfd))
     assert [(name, secret) for name, text in found.items() for secret in secrets if secret in text] == []
     # The search sees what it should: what is not masked, and all kinds of files.
-    assert sum("delivered" in text for name, text in found.items() if name.endswith(".parquet")) > 0
+    assert sum("delivered" in text for name, text in found.items() if name.startswith("unpacked") and name.endswith(".parquet")) > 0
     assert sum("delivered" in text for name, text in found.items() if "record" in name) > 0
     assert any("quarantine" in name for name in found)
     assert any("_writetime" in name and name.endswith(".parquet") for name in found)
     assert any("__quarantine, record" in name for name in found)
+    assert any("__debezium-heartbeat" in name for name in found)
+    assert any("CREATE TABLE" in text for name, text in found.items() if name.startswith(f"{kafka.topic_prefix}, record"))
+    assert any("delivered" in text for name, text in found.items() if name.startswith(f"unpacked {files.url}"))
+    assert "hidden: " in found["dump --json --config"]
+    assert any(
+        "the pipeline keeps columns" in text for name, text in found.items() if "quarantine/piece" in name or "quarantine show" in name
+    )
     assert any(name.startswith("Spark's") and "MapInArrow" in text for name, text in found.items())
     expected = [row for row in orders if row["status"] not in (None, "returned")]
     # What a filter hides is not told, and not counted as if it were.
