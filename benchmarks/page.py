@@ -69,6 +69,8 @@ class Fleet:
                 "tokens": ["1"] * 16,
             }
             self._put(names.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
+        room = {"at": now.isoformat(), "level": "warn", "share": 0.71, "used": 2908 << 20, "limit": 4 << 30, "disk_free": 61 << 30}
+        self._put(names.node_space(NODES[2], now, "warn"), json.dumps(room).encode())
         self._put(names.published(CLUSTER), Published(batch=self.batches, events=0).to_bytes())
         for index in range(20):
             self._put(self._ref(NODES[index % 12], 10**7 + index).incoming, b"x" * 100)
