@@ -90,7 +90,7 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
         return Published(batch=0, events=0)
     if again and config.kafka is not None:
         _forget(config, config.kafka, store, again)
-    known = _known(store, config.cluster.name)
+    known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name)
     kafka_due = config.kafka is not None and (everything or known is None or known.batch < sealed.number or bool(known.waiting))
     filed = 0 if config.files is None or everything else files_up_to(config.files)
     files_due = config.files is not None and filed < sealed.number

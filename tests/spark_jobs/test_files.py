@@ -59,7 +59,7 @@ def test_each_batch_has_files_of_its_own_which_are_the_same_in_every_run(tmp_pat
         assert [event["source"]["sequence"] for event in found] == [[batch, ordinal] for batch in (1, 2) for ordinal in range(1, 6)]
         assert sorted((event["after"]["id"], event["after"]["v"]) for event in found) == [(key, v) for key in range(1, 6) for v in "12"]
         # Nothing is due; and all of it again is the same.
-        assert publish.run(config) == Published(batch=2, events=0)
+        assert publish.run(config) == Published(batch=2, events=0, kafka=False)
         again = publish.run(config, everything=True)
         assert again == Published(batch=2, events=10, kafka=False) == read_published(pipeline.store, pipeline.cluster)
         assert contents(tmp_path / "events").keys() == first.keys()
