@@ -135,7 +135,7 @@ def run(
 
 @contextmanager
 def _going_on(name: str, failed: list[WritetimeError]) -> Iterator[None]:
-    """Log why a table cannot be read, and keep it for the end: others go on."""
+    """Log why a table cannot be read, and keep it in `failed`: others go on."""
     try:
         yield
     except (WritetimeError, PySparkException) as error:
@@ -151,12 +151,10 @@ def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, 
     snapshot = config.snapshot.model_copy(update={"consistency": "ALL"})
     job = Bootstrap(config.model_copy(update={"snapshot": snapshot}), config.cluster.cql, open_store(config.bucket), spark, _log)
     for name, some in parts.items():
-        try:
+        failed: list[WritetimeError] = []
+        with _going_on(name, failed):
             yield job.read_table(runs.table_named(job.schema, name), runs.joined(some))
-        except (WritetimeError, PySparkException) as error:
-            found = error if isinstance(error, WritetimeError) else _of_worker(error, name)
-            log.error("not read again", table=name, **found.as_dict())
-            yield found
+        yield from failed
 
 
 def _of_worker(error: PySparkException, name: str) -> WritetimeError:
@@ -208,23 +206,26 @@ class Bootstrap:
         return run
 
     def read_touched(self, failed: list[WritetimeError]) -> int:
-        """Read the rows again that batches have noted; how many these are. Why those of a table were not goes to `failed`; all the notes
-        stay then."""
+        """Read the rows again that batches have noted; how many these are. Why those of a table were not is added to `failed`; all the
+        notes stay then."""
         by_table: dict[UUID, dict[str, None]] = {}
-        found, before = [], len(failed)
+        found = []
         for info in self.store.list(names.touched_prefix(self.cluster)):
             document = json.loads(self.store.read(info.name))
             if self.sealed is not None and document["batch"] <= self.sealed.number:
                 found.append(info)
                 by_table.setdefault(UUID(document["table_id"]), {}).update(dict.fromkeys(document["keys"]))
         count = 0
+        not_read: list[WritetimeError] = []
         for table_id, keys in by_table.items():
             table = self.schema.tables.get(table_id)
             if table is not None and not table.dropped:
-                with _going_on(table.full_name, failed):
+                with _going_on(table.full_name, not_read):
                     count += self._read_keys(table, [bytes.fromhex(key) for key in keys])
-        for info in found if len(failed) == before else ():
-            self.store.delete(info.name, if_generation=info.generation)
+        failed += not_read
+        if not not_read:
+            for info in found:
+                self.store.delete(info.name, if_generation=info.generation)
         return count
 
     # --- how ---------------------------------------------------------------------------------------------------------------------------
