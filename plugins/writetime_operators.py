@@ -34,6 +34,7 @@ from writetime.bootstrap.run import due
 from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
+from writetime.last_words import listening
 from writetime.names import touched_prefix
 from writetime.pipelines import SETTING
 from writetime.quarantine import release
@@ -219,6 +220,7 @@ class SparkJobOperator(SparkSubmitOperator):
         )
         self.config = config
         self.page = page
+        self.report = ""
 
     def execute(self, context: Context) -> None:
         config, _ = opened(self.config)
@@ -227,7 +229,20 @@ class SparkJobOperator(SparkSubmitOperator):
         # The driver inherits it from this process, which is the task's own. What the operator calls env_vars would go to the cluster alone
         # where that is Kubernetes, although the driver is here.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        super().execute(context)
+        self.submit(context)
+
+    def submit(self, context: Context) -> None:
+        """Run the job. One that fails says itself why, and whether a retry helps: spark-submit knows but its exit code."""
+        with listening() as heard:
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                words = heard.read()
+                if not words.text:
+                    raise
+                raise (AirflowException if words.retriable else AirflowFailException)(words.text) from error
+            finally:
+                self.report = heard.read().report
 
 
 def _is_local(connection: str) -> bool:
@@ -441,9 +456,22 @@ class WaitingTableOperator(PipelineOperator):
         self.log.info("all events of %s up to batch %s are published", self.table, published.batch if published else 0)
 
 
+class CheckLink(BaseOperatorLink):
+    """From a check to its report on the page, or to the list of them if it wrote none."""
+
+    name = "Report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """For the report of a task that has run."""
+        report = operator.report
+        return address(f"{operator.page}checks/report", name=report) if report else address(f"{operator.page}checks")
+
+
 class CheckJobOperator(SparkJobOperator):
     """Run a job that only looks, red when it finds something wrong. Arguments that render empty are left out; with `asks_ring` it skips
     where the pipeline does not say how the ring is asked."""
+
+    operator_extra_links = (CheckLink(),)
 
     def __init__(self, *, asks_ring: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

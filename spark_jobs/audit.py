@@ -37,6 +37,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import bootstrap
+from spark_jobs.ending import ends_telling
 from spark_jobs.scan import Batches, chunked, content, tasks
 from spark_jobs.session import spark_session
 from writetime import archived, audit, names
@@ -50,7 +51,8 @@ from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.config import PipelineConfig, load
-from writetime.errors import ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError, WritetimeError
+from writetime.errors import ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError
+from writetime.last_words import leave
 from writetime.ownership import Member, Ownership, token
 from writetime.schema.local import PEERS, LocalFacts
 from writetime.schema.model import Schema
@@ -82,6 +84,7 @@ _FOUND: Final = pa.schema(
 _GROUPS: Final = pa.schema([("group", pa.string())])
 
 
+@ends_telling("the audit")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare what the replicas' logs held.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -93,15 +96,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=MOST_REREAD, help=f"token ranges that are read again at most (default: {MOST_REREAD})")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
-    try:
-        asked = Rereading(given.reread, given.most)
-        report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges, reread=asked)
-    except WritetimeError as error:
-        log.error("audit failed", **error.as_dict())
-        print(f"audit failed: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    asked = Rereading(given.reread, given.most)
+    report = run(load(given.config), given.start, given.end, late=given.late, ranges=given.ranges, reread=asked)
     print(report.model_dump_json() if given.json else audit.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
+    leave("" if report.ok else audit.in_short(report), report=report.name)
     return 0 if report.ok else 1
 
 

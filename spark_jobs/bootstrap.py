@@ -36,6 +36,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.ending import ends_telling
 from spark_jobs.ring import Page, Ring, as_of, token_of
 from spark_jobs.scan import Batches, chunked
 from spark_jobs.session import spark_session
@@ -75,6 +76,7 @@ _RECORDS: Final = pa.schema([("range", pa.int32()), ("key", pa.binary()), ("stat
 _DONE: Final = pa.schema([("range", pa.int32()), ("rows", pa.int64()), ("frames", pa.int64())])
 
 
+@ends_telling("the bootstrap")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Read tables from the ring; put what is news into the bucket as frames.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -84,18 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--touched", action="store_true", help="rows that batches have noted to be read again")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON, one a line")
     options = parser.parse_args(arguments)
-    try:
-        made = run(
-            load(options.config),
-            tables=[name for name in options.table if name],
-            part=runs.parse_part(options.token_range) if options.token_range else None,
-            due=options.due,
-            touched=options.touched,
-        )
-    except WritetimeError as error:
-        log.error("bootstrap failed", **error.as_dict())
-        print(f"bootstrap failed: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    made = run(
+        load(options.config),
+        tables=[name for name in options.table if name],
+        part=runs.parse_part(options.token_range) if options.token_range else None,
+        due=options.due,
+        touched=options.touched,
+    )
     for each in made:
         print(each.model_dump_json() if options.json else each.line())  # noqa: T201
     return 0

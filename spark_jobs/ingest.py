@@ -31,6 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import telling
+from spark_jobs.ending import ends_telling
 from spark_jobs.events import EventPlan, of_no_row, typed
 from spark_jobs.explode import ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
@@ -83,6 +84,7 @@ _OF_ONE_FRAME = frozenset({"corrupt_frame", "DecodeError", "UnknownTable", "Unkn
 _WRITTEN = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("version", pa.int64()), ("earliest_expiry", pa.int64())])
 
 
+@ends_telling("the batch")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one planned batch to its seal.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -90,13 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--namespace", default="", help="of a replay that is to be compared: the namespace that it was planned for")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of text for people")
     options = parser.parse_args(arguments)
-    try:
-        config = load(options.config)
-        sealed = run(config.beside(options.namespace) if options.namespace else config, options.batch)
-    except WritetimeError as error:
-        log.error("batch failed", batch=options.batch, **error.as_dict())
-        print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    config = load(options.config)
+    sealed = run(config.beside(options.namespace) if options.namespace else config, options.batch)
     print(sealed.model_dump_json() if options.json else batch_text(sealed))  # noqa: T201
     return 0
 

@@ -27,6 +27,7 @@ import structlog
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs.ending import ends_telling
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
 from spark_jobs.tidy import Files, tidy
@@ -55,17 +56,13 @@ _CLEANING_WAITS = 5.0
 """Seconds that cleaning waits for a shard that a batch is writing."""
 
 
+@ends_telling("maintenance")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run one planned batch of maintenance to its seal.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     parser.add_argument("--batch", required=True, type=int, help="number of the batch, as planned")
     options = parser.parse_args(arguments)
-    try:
-        sealed = run(load(options.config), options.batch)
-    except WritetimeError as error:
-        log.error("batch failed", batch=options.batch, **error.as_dict())
-        print(f"batch {options.batch} failed: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    sealed = run(load(options.config), options.batch)
     print(f"batch {sealed.number} ({sealed.kind}) sealed: purged up to {sealed.horizon}")  # noqa: T201
     return 0
 

@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.encode import PUT_ASIDE, Encoder, Life, Oversized, Tells
+from spark_jobs.ending import ends_telling
 from spark_jobs.files import files_up_to, to_files
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, forget, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
@@ -51,6 +52,7 @@ log = structlog.get_logger()
 _AGAIN = "all its events are to be sent again"
 
 
+@ends_telling("publishing")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Drain the outbox to Kafka.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -68,12 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="send all events of this table again, whatever Kafka's progress topic says: its topic was lost, or made anew by hand",
     )
     options = parser.parse_args(arguments)
-    try:
-        published = run(load(options.config), everything=options.since == "beginning", again=[name for name in options.again if name])
-    except WritetimeError as error:
-        log.error("publishing failed", **error.as_dict())
-        print(f"publishing failed: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    published = run(load(options.config), everything=options.since == "beginning", again=[name for name in options.again if name])
     waiting = "".join(f"; {name} only up to {batch}, see the log" for name, batch in published.waiting.items())
     print(f"published {published.events} events, up to batch {published.batch}{waiting}")  # noqa: T201
     return 0

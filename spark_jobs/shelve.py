@@ -25,6 +25,7 @@ from itertools import chain, islice
 import structlog
 from pydantic import ValidationError
 
+from spark_jobs.ending import ends_telling
 from spark_jobs.files import files_up_to
 from spark_jobs.session import spark_session
 from writetime import names
@@ -34,6 +35,7 @@ from writetime.batch.publish import read_published
 from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack, whole_hour
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
+from writetime.last_words import leave
 from writetime.store import ObjectInfo, Store, open_store
 
 log = structlog.get_logger()
@@ -47,17 +49,15 @@ _ROUND = 512
 _AT_ONCE = 8
 
 
+@ends_telling("the archive's care")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Pack the archive's segments, and let go what need not be kept.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
     options = parser.parse_args(arguments)
-    try:
-        shelved = run(load(options.config))
-    except WritetimeError as error:
-        log.error("archive not cared for", **error.as_dict())
-        print(f"the archive was not cared for: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    shelved = run(load(options.config))
     print(as_line(shelved))  # noqa: T201
+    if shelved.last.failed:
+        leave(f"{as_line(shelved)}\nWhat stays as it is, and why, is in the log; the next run tries again.", retriable=True)
     return 1 if shelved.last.failed else 0
 
 

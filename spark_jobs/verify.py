@@ -30,6 +30,7 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_jobs.ending import ends_telling
 from spark_jobs.evolve import IcebergTable, quoted
 from spark_jobs.ring import Ring, as_of, token_of
 from spark_jobs.rows import EXPIRES_AT, WRITETIME, RowShape
@@ -46,7 +47,8 @@ from writetime.config import CqlConfig, PipelineConfig, load
 from writetime.cql.arrow import from_arrow_value, plain_values
 from writetime.cql.names import to_column
 from writetime.cql.types import CqlType, parse_type
-from writetime.errors import BatchError, ConfigError, WritetimeError
+from writetime.errors import BatchError, ConfigError
+from writetime.last_words import leave
 from writetime.schema.model import Schema, Table
 from writetime.store import open_store
 from writetime.verify import Compared, Finding, RangeResult, Shown, TableResult, VerifyReport, plain
@@ -91,6 +93,7 @@ class Options:
     values: bool = False
 
 
+@ends_telling("the verification")
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare the tables of current rows with the ring.")
     parser.add_argument("--config", required=True, help="the pipeline's YAML")
@@ -103,16 +106,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--values", action="store_true", help="tell values of rows that differ, in the report")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
-    try:
-        part = parse_part(given.token_range) if given.token_range else None
-        options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values)
-        report = run(load(given.config), options)
-    except WritetimeError as error:
-        log.error("verification failed", **error.as_dict())
-        print(f"verification failed: {error}", file=sys.stderr)  # noqa: T201
-        return 1
+    part = parse_part(given.token_range) if given.token_range else None
+    options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values)
+    report = run(load(given.config), options)
     print(report.model_dump_json() if given.json else verify.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
+    leave("" if report.ok else verify.in_short(report), report=report.name)
     return 0 if report.ok else 1
 
 

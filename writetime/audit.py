@@ -37,6 +37,7 @@ MINUTE: Final = 60_000_000
 """µs."""
 _TOLD: Final = 200
 """Gaps that the text tells."""
+_SHORT: Final = 10
 
 
 # --- what was held ------------------------------------------------------------------------------------------------------------------
@@ -331,6 +332,13 @@ def picture(report: AuditReport) -> str:
 
 def _lacks(group: Group, host_id: str) -> bool:
     return any(node.host_id == host_id and node.held_crc32 != node.expected_crc32 for node in group.nodes)
+
+
+def in_short(report: AuditReport) -> str:
+    """A few lines for whoever is told of it: alarms first, and where the whole is."""
+    lines = list(_lines(report))[:_SHORT]
+    about = f"{report.alarms} alarms of {len(report.gaps)} gaps, {_time(report.start)} to {_time(report.end)}"
+    return "\n".join((about, *lines, f"Report and picture: {report.name}"))
 
 
 def report_text(report: AuditReport) -> str:

@@ -255,6 +255,17 @@ def write_report(store: Store, report: VerifyReport) -> str:
     return report.name
 
 
+def in_short(report: VerifyReport) -> str:
+    """A few lines for whoever is told of it, without a key of any row, and where the whole is."""
+    lines = []
+    for table in report.tables:
+        if table.trouble:
+            lines.append(f"{table.table} could not be compared: {table.trouble}")
+        elif table.drift:
+            lines.append(f"{table.table}: drift in {table.drift} of {table.rows} rows")
+    return "\n".join((f"{report.drift} rows are not what the ring has", *lines, f"Report and picture: {report.name}"))
+
+
 def report_text(report: VerifyReport) -> str:
     """The report for people: a table, then rows that differ."""
     rows = [
