@@ -7,11 +7,11 @@ from datetime import timedelta
 from airflow.sdk import DAG
 from writetime_operators import (
     ArchiveBatchOperator,
+    BatchJobOperator,
     FailedSegmentsOperator,
     FailedTablesOperator,
     PlanBatchOperator,
     SegmentOperator,
-    SparkJobOperator,
     TableOperator,
 )
 from writetime_settings import settings
@@ -43,12 +43,12 @@ for pipeline in settings():
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         plan = PlanBatchOperator(task_id="plan", doc_md="Freeze the next batch's input, or hand out an unsealed one again.")
-        ingest = SparkJobOperator(task_id="ingest", job="ingest", arguments=["--batch", BATCH], outlets=[pipeline.outbox])
+        ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, outlets=[pipeline.outbox])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, outlets=[pipeline.tables])
         failed = FailedSegmentsOperator(task_id="failed_segments", batch=BATCH)
         segment = SegmentOperator.partial(
             task_id="segment", retries=0, map_index_template="{{ segment }}", doc_md="Red: this file needs a person. See the runbook."
-        ).expand(segment=failed.output)
+        ).expand_kwargs(failed.output)
         refused = FailedTablesOperator(task_id="failed_tables", batch=BATCH)
         table = TableOperator.partial(
             task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table needs a person. See the runbook."

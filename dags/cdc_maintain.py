@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG
-from writetime_operators import ArchiveBatchOperator, PlanMaintainOperator, SparkJobOperator
+from writetime_operators import ArchiveBatchOperator, BatchJobOperator, PlanMaintainOperator, SparkJobOperator
 from writetime_settings import settings
 
 RUNBOOK = """
@@ -41,7 +41,7 @@ for pipeline in settings():
         default_args=pipeline.defaults | {"retries": 2, "retry_delay": timedelta(seconds=30)},
     ):
         plan = PlanMaintainOperator(task_id="plan")
-        maintain = SparkJobOperator(task_id="maintain", job="maintain", arguments=["--batch", BATCH])
+        maintain = BatchJobOperator(task_id="maintain", job="maintain", batch=BATCH)
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH)
         # It needs no batch: also where there is no state to maintain.
         shelve = SparkJobOperator(task_id="shelve", job="shelve", trigger_rule="none_failed")

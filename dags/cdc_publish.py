@@ -51,5 +51,5 @@ for pipeline in settings():
         waiting = WaitingTablesOperator(task_id="waiting_tables")
         table = WaitingTableOperator.partial(
             task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table's events wait. See the runbook."
-        ).expand(table=waiting.output)
+        ).expand_kwargs(waiting.output)
         due >> publish >> waiting >> table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from writetime_operators import ArchiveBatchOperator, PlanReplayOperator, SparkJobOperator
+from writetime_operators import ArchiveBatchOperator, BatchJobOperator, OutcomeOperator, PlanReplayOperator
 from writetime_settings import settings
 
 RUNBOOK = """
@@ -18,6 +18,13 @@ nothing and is published by nobody twice; what was missing comes in.
 * **To compare**: with `namespace`, say `check`, the rows go into tables of their own (`<keyspace>__check`, `<keyspace>__check__changes`), made
   of these hours alone. Nothing is published, and tables, state and batches of the pipeline stay as they are. Hours before the purge horizon
   go this way only. Several runs into one namespace add up. What to compare with, and how to remove it: `docs/runbook.md`.
+
+| red square | what it means | what to do |
+|---|---|---|
+| `plan` | for a day another batch was open, the hours are older than what the archive or the state still knows, or the bucket cannot be read | the message says which |
+| `ingest` | the batch did not reach its seal; nothing is lost or doubled | read the message, clear the task: the very same batch runs again |
+| `archive` | the ledger could not be written | the message names the object; clear the task |
+| `outcome` | something of these hours could not be used and was left out; all else is in | mend what the message says, then replay the hours again |
 
 Its own hourly schedule does nothing: it is there because a backfill needs one. Those empty runs are why a backfill has to say
 `--reprocess-behavior completed` (in the UI: All Runs): Airflow would pass over their hours. `plan` waits for its turn while another batch is open.
@@ -56,8 +63,11 @@ for pipeline in settings():
             end="{{ params.end or data_interval_end.isoformat() }}",
             namespace=NAMESPACE,
         )
-        ingest = SparkJobOperator(
-            task_id="ingest", job="ingest", arguments=["--batch", BATCH, f"--namespace={NAMESPACE}"], outlets=[pipeline.outbox]
-        )
+        ingest = BatchJobOperator(task_id="ingest", job="ingest", batch=BATCH, namespace=NAMESPACE, outlets=[pipeline.outbox])
         archive = ArchiveBatchOperator(task_id="archive", batch=BATCH, namespace=NAMESPACE, outlets=[pipeline.tables])
-        plan >> ingest >> archive
+        # A replay into a namespace skips `archive`.
+        outcome = OutcomeOperator(
+            task_id="outcome", batch=BATCH, namespace=NAMESPACE, retries=0, trigger_rule="none_failed_min_one_success"
+        )
+        plan >> ingest >> archive >> outcome
+        ingest >> outcome

@@ -12,6 +12,7 @@ from typing import Final
 
 from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.exceptions import AirflowException
+from writetime_page import link
 
 from writetime.config import NotifierConfig, PipelineConfig, load
 from writetime.errors import ConfigError
@@ -21,10 +22,11 @@ TOLD_BEFORE: Final = "writetime_told_before"
 
 
 class Notice:
-    """What a task of the pipeline whose YAML is `config` calls when it has failed for good."""
+    """What a task of the pipeline whose YAML is `config`, and which is shown at `page`, calls when it has failed for good."""
 
-    def __init__(self, config: str) -> None:
+    def __init__(self, config: str, page: str = "") -> None:
         self.config = config
+        self.page = page
 
     def __call__(self, context: Context) -> None:
         if context.get(TOLD_BEFORE):
@@ -33,23 +35,23 @@ class Notice:
         errors = []
         for wanted in config.airflow.on_failure:
             try:
-                notifier(wanted)({**context, "told": told(context, config)})
+                notifier(wanted)({**context, "told": told(context, config, self.page)})
             except Exception as error:  # noqa: BLE001 - whatever a provider raises; all of it is raised below
                 errors.append(f"{wanted.notifier}: {type(error).__name__}: {error}")
         if errors:
             raise AirflowException("not told to everybody. " + "; ".join(errors))
 
 
-def told(context: Context, config: PipelineConfig) -> str:
+def told(context: Context, config: PipelineConfig, page: str = "") -> str:
     """What has failed, where, why and what to do next, as lines of text. Names and messages in it come from the ring: a notifier that sends
     HTML has to escape it (`{{ told | e }}`)."""
     task = context["ti"]
-    label = context.get("segment")
+    label = context.get("segment") or context.get("table")
     what = f"{task.dag_id}.{task.task_id}" + (f" of {label}" if label else "")
     return (
         f"writetime, pipeline {config.pipeline}, ring {config.cluster.name}: {what} failed in run {task.run_id}\n"
         f"{context.get('exception') or 'Its process ended without a word: was it killed?'}\n"
-        f"Log: {task.log_url}\nWhat to do: the page of {task.dag_id} in Airflow has a runbook."
+        f"Log: {task.log_url}\nThe pipeline: {link(page)}\nWhat to do: the page of {task.dag_id} in Airflow has a runbook."
     )
 
 

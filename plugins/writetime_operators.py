@@ -15,13 +15,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from writetime_notices import TOLD_BEFORE
-from writetime_page import address
+from writetime_page import address, link
 from writetime_settings import table_asset
 
 from writetime.batch.archive import archive, mark_for_retry
@@ -35,7 +36,7 @@ from writetime.commitlog.keystore import Keystore
 from writetime.config import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
 from writetime.last_words import listening
-from writetime.names import touched_prefix
+from writetime.names import SegmentRef, touched_prefix
 from writetime.pipelines import SETTING
 from writetime.quarantine import release
 from writetime.status.batches import Batches
@@ -44,6 +45,8 @@ from writetime.store import Store, open_store
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
+_TOLD = 20
+"""Lines of a message that lists things."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -257,8 +260,50 @@ class BatchLink(BaseOperatorLink):
     name = "Batch"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """For the batch of a task that has run."""
-        return address(f"{operator.page}batches/{int(operator.batch)}")
+        """For the batch of a task that has run. Replays into a namespace count their own."""
+        beside = f"beside/{operator.namespace}/" if operator.namespace else ""
+        return address(f"{operator.page}{beside}batches/{int(operator.batch)}")
+
+
+class BatchJobOperator(SparkJobOperator):
+    """Run a planned batch to its seal, or find that it is sealed. A `namespace`: of a replay that was planned for it."""
+
+    template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "batch", "namespace")
+    operator_extra_links = (BatchLink(),)
+
+    def __init__(self, *, batch: str, namespace: str = "", **kwargs: Any) -> None:
+        beside = [f"--namespace={namespace}"] if namespace else []
+        super().__init__(arguments=["--batch", batch, *beside], **kwargs)
+        self.batch = batch
+        self.namespace = namespace
+
+
+class OutcomeOperator(PipelineOperator):
+    """Red when a replay left something out: a table that cannot be shown, a range of a segment that cannot be used. All else is in."""
+
+    template_fields: Sequence[str] = ("batch", "namespace")
+    operator_extra_links = (BatchLink(),)
+
+    def __init__(self, *, batch: str, namespace: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+        self.namespace = namespace
+
+    def execute(self, context: Context) -> None:
+        config, store = self.pipeline()
+        ring = (config.beside(self.namespace) if self.namespace else config).cluster.name
+        sealed = read_sealed(store, ring, int(self.batch))
+        if sealed is None:
+            raise AirflowFailException(f"batch {self.batch} of {ring} is not sealed: clear `ingest`")
+        lines = [f"{table.table}: its rows cannot be shown: {table.reason}" for table in sealed.refused]
+        lines += [f"{each.object} at {problem.position}: {problem.message}" for each in sealed.segments for problem in each.problems]
+        if lines:
+            more = f"\n… and {len(lines) - _TOLD} more: see the batch on the page" if len(lines) > _TOLD else ""
+            raise AirflowFailException(
+                f"batch {self.batch} left out what it could not use; all else is in:\n" + "\n".join(lines[:_TOLD]) + more + "\n"
+                "Mend what is said there (ship a schema snapshot, mend `columns` in the pipeline's YAML), then replay these hours again."
+            )
+        self.log.info("batch %s left nothing out", self.batch)
 
 
 class ArchiveBatchOperator(PipelineOperator):
@@ -290,7 +335,8 @@ class ArchiveBatchOperator(PipelineOperator):
 
 
 class FailedSegmentsOperator(PipelineOperator):
-    """The batch's segments that need a person, as arguments for one task each. Not those that only wait for a table: it has its own."""
+    """The batch's segments that need a person, as arguments for one task each. Not those that only wait for a table: it has its own. A
+    thousand of one cause are one thing to be told of: the first speaks for all."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -298,10 +344,11 @@ class FailedSegmentsOperator(PipelineOperator):
         super().__init__(**kwargs)
         self.batch = batch
 
-    def execute(self, context: Context) -> list[str]:
+    def execute(self, context: Context) -> list[dict[str, Any]]:
         config, store = self.pipeline()
         sealed = read_sealed(store, config.cluster.name, int(self.batch))
-        return [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
+        found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
+        return [{"segment": name, "place": place, "of": len(found)} for place, name in enumerate(found, 1)]
 
 
 class SegmentLink(BaseOperatorLink):
@@ -315,18 +362,22 @@ class SegmentLink(BaseOperatorLink):
 
 
 class SegmentOperator(PipelineOperator):
-    """One segment that could not be used whole: red until its object is good. Cleared, it is checked again and let into the next batch."""
+    """One segment that could not be used whole: red until its object is good. Cleared, it is checked again and let into the next batch.
+    It is number `place` `of` those of its batch."""
 
     template_fields: Sequence[str] = ("segment",)
     operator_extra_links = (SegmentLink(),)
 
-    def __init__(self, *, segment: str, **kwargs: Any) -> None:
+    def __init__(self, *, segment: str, place: int = 1, of: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.segment = segment
+        self.place = place
+        self.of = of
 
     def execute(self, context: Context) -> str:
         # The label of the square in the grid: node and file, not a number.
         context["segment"] = "/".join(self.segment.split("/")[2:])  # type: ignore[typeddict-unknown-key]
+        context[TOLD_BEFORE] = self.place > 1  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         try:
             keystore = config.cluster.commitlog_keystore
@@ -336,10 +387,12 @@ class SegmentOperator(PipelineOperator):
             raise failure(error) from error
         if problems:
             lines = "\n".join(f"  at {problem.position}: {problem.message}" for problem in problems)
+            others = f"{self.of - 1} more segments of this batch wait, too. " if self.of > 1 else ""
             raise AirflowFailException(
-                f"{self.segment} cannot be used whole:\n{lines}\nThe bytes are in quarantine and everything else has gone on. "
+                f"{self.segment} cannot be used whole:\n{lines}\nThe bytes are in quarantine and everything else has gone on. {others}"
                 f"Mend what is said there or put a good copy at that name in {config.bucket}, then clear this task: the segment comes in "
-                "with the next batch."
+                f"with the next batch.\nLedger: {SegmentRef.from_object(self.segment).ledger}\n"
+                f"On the page: {link(f'{self.page}segment', name=self.segment)}"
             )
         mark_for_retry(store, self.segment)
         self.log.info("%s is good now; the next batch takes it in", self.segment)
@@ -364,14 +417,14 @@ class FailedTablesOperator(PipelineOperator):
         return [{"table": refused.table, "table_id": str(refused.table_id), "reason": refused.reason} for refused in found]
 
 
-class TablesLink(BaseOperatorLink):
-    """From a red square to what the page knows of the pipeline's tables."""
+class TableLink(BaseOperatorLink):
+    """From a red square to what the page knows of its table, and of what stands in its way."""
 
-    name = "Tables"
+    name = "Table"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """For the tables of the pipeline."""
-        return address(f"{operator.page}tables")
+        """For the table of a task that has run."""
+        return f"{address(f'{operator.page}tables')}#{quote(operator.table)}"
 
 
 class TableOperator(PipelineOperator):
@@ -379,7 +432,7 @@ class TableOperator(PipelineOperator):
     with the next batch. What stands in its way in the warehouse only a batch sees: that one will tell of it again."""
 
     template_fields: Sequence[str] = ("table", "table_id", "reason")
-    operator_extra_links = (TablesLink(),)
+    operator_extra_links = (TableLink(),)
 
     def __init__(self, *, table: str, table_id: str, reason: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -425,26 +478,31 @@ class PublishDueOperator(PipelineOperator):
 
 
 class WaitingTablesOperator(PipelineOperator):
-    """The tables whose events could not be published, as arguments for one task each."""
+    """The tables whose events could not be published, as arguments for one task each. Those for which the last run was red, too, nobody is
+    told of again."""
 
-    def execute(self, context: Context) -> list[str]:
+    def execute(self, context: Context) -> list[dict[str, Any]]:
         config, store = self.pipeline()
         published = read_published(store, config.cluster.name)
-        return sorted(published.waiting) if published else []
+        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True) or []
+        told = {each["table"] for each in before}
+        return [{"table": name, "told_before": name in told} for name in sorted(published.waiting)] if published else []
 
 
 class WaitingTableOperator(PipelineOperator):
     """One table whose events could not be published: red until a run of `cdc_publish` has sent them, as each tries again."""
 
     template_fields: Sequence[str] = ("table",)
-    operator_extra_links = (TablesLink(),)
+    operator_extra_links = (TableLink(),)
 
-    def __init__(self, *, table: str, **kwargs: Any) -> None:
+    def __init__(self, *, table: str, told_before: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.table = table
+        self.told_before = told_before
 
     def execute(self, context: Context) -> None:
         context["table"] = self.table  # type: ignore[typeddict-unknown-key]
+        context[TOLD_BEFORE] = self.told_before  # type: ignore[typeddict-unknown-key]
         config, store = self.pipeline()
         published = read_published(store, config.cluster.name)
         if published is not None and self.table in published.waiting:

@@ -25,6 +25,12 @@ def address(view: str, **query: object) -> str:
     return f"{_root()}{PREFIX}/{view}{'?' if query else ''}{urlencode(query)}"
 
 
+def link(view: str, **query: object) -> str:
+    """The same for people who are elsewhere, as far as `[api] base_url` says where Airflow is."""
+    parts = urlsplit(conf.get("api", "base_url", fallback="") or "")
+    return f"{parts.scheme}://{parts.netloc}{address(view, **query)}" if parts.netloc else address(view, **query)
+
+
 class Page:
     """An ASGI app that is made when it is first asked."""
 

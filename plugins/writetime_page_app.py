@@ -1,4 +1,4 @@
-"""The page: rings, segments, batches, tables, quarantine, and two buttons. Server-rendered; a browser without scripts shows the same.
+"""The page: rings, segments, batches, tables, checks, quarantine, and two buttons. Server-rendered; without scripts it shows the same.
 Where Airflow has several pipelines, each has such a page below `pipeline/<name>/`, and above them is one that lists them.
 
 Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very
@@ -21,15 +21,20 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.exceptions import HTTPException as AnyHTTPException
-from writetime_page_draw import bars, heat_map, lag_plot
+from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 
 from writetime import archived, names
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import known_schema
+from writetime.batch.maintained import read_maintained
+from writetime.batch.plan import read_sealed
+from writetime.batch.shelve import read_shelved
 from writetime.columns import Rules
+from writetime.cql.names import is_beside
 from writetime.errors import WritetimeError
-from writetime.status import ledger, quarantine
+from writetime.status import checks, ledger, quarantine
 from writetime.status.batches import WINDOW, Batches, at_once
 from writetime.status.nodes import RingStatus, coverage, ring
 from writetime.status.tables import tables
@@ -158,11 +163,16 @@ def _look(shown: Shown) -> tuple[str, RingStatus | None, str]:
 def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/")
     def rings(request: Request, last: int = WINDOW) -> Response:
-        found = ring(shown.open_batches(), last=_bounded(last))
-        drawn = heat_map(
-            coverage([node.node for node in found.nodes], found.batches), {node.node: node.address for node in found.nodes if node.address}
-        )
-        return _page(request, "rings", ring=found, last=_bounded(last), heat=drawn, lag=lag_plot(found.batches))
+        batches = shown.open_batches()
+        found, held = ring(batches, last=_bounded(last)), checks.completeness(batches)
+        addresses = {node.node: node.address for node in found.nodes if node.address}
+        about: dict[str, Any] = {
+            "heat": heat_map(coverage([node.node for node in found.nodes], found.batches), addresses),
+            "held": held,
+            "complete": completeness_map(held) if held else None,
+            "lag": lag_plot(found.batches),
+        }
+        return _page(request, "rings", ring=found, last=_bounded(last), **about)
 
     @app.get("/segments")
     def segments(request: Request, node: str = "", minute: str = "", name: str = "", state: str = "", cursor: str = "") -> Response:
@@ -191,15 +201,34 @@ def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
 
     @app.get("/batches/{number}")
     def batch(request: Request, number: int) -> Response:
-        documents = shown.open_batches().documents(number) if 0 < number < 10**10 else None
-        if documents is None:
-            raise HTTPException(404, "There is no sealed batch of that number.")
-        return _page(request, "batch", manifest=documents[0], sealed=documents[1])
+        return _batch(request, shown.open_batches(), number)
+
+    @app.get("/beside/{namespace}/batches/{number}")
+    def batch_beside(request: Request, namespace: str, number: int) -> Response:
+        if not is_beside(namespace):
+            raise HTTPException(404, "That is no namespace of a replay.")
+        return _batch(request, shown.open_batches().beside(namespace), number, namespace)
 
     @app.get("/tables")
     def all_tables(request: Request, last: int = WINDOW) -> Response:
         found = tables(shown.open_batches(), last=_bounded(last))
         return _page(request, "tables", found=found, last=_bounded(last), lag=lag_plot(found.batches))
+
+    @app.get("/checks")
+    def all_checks(request: Request) -> Response:
+        batches = shown.open_batches()
+        maintained, shelved = read_maintained(batches.store, batches.cluster), read_shelved(batches.store, batches.cluster)
+        return _page(request, "checks", found=checks.checks(batches), maintained=maintained, shelved=shelved)
+
+    @app.get("/checks/report")
+    def check(request: Request, name: str) -> Response:
+        found = checks.report(shown.open_batches(), name)
+        if found is None:
+            raise HTTPException(404, "There is no report of that name: it was pruned, or never was.")
+        keys = access.shows_values and access.may_trigger(request.state.page_user, shown.ingest)
+        # It escapes what it is told, and has no style of its own.
+        drawn = Markup(checks.picture(found))  # noqa: S704
+        return _page(request, "check", found=found, text=checks.text(found, keys=keys), picture=drawn, keys=keys)
 
     @app.get("/quarantine")
     def pieces(request: Request, cursor: str = "") -> Response:
@@ -294,6 +323,13 @@ def _held(batches: Batches, name: str) -> ledger.Row:
     if row.state != "quarantined" or row.object not in (sealed.held if sealed else ()):
         raise HTTPException(409, f"This segment does not wait for anybody: it is {row.state}.")
     return row
+
+
+def _batch(request: Request, batches: Batches, number: int, namespace: str = "") -> Response:
+    manifest = batches.begun(number) if 0 < number < 10**10 else None
+    if manifest is None:
+        raise HTTPException(404, "Nobody has planned a batch of that number, or what was noted of it has been pruned.")
+    return _page(request, "batch", manifest=manifest, sealed=read_sealed(batches.store, batches.cluster, number), namespace=namespace)
 
 
 def _row(batches: Batches, name: str) -> ledger.Row:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from writetime import names
 from writetime.status.batches import BatchFacts
+from writetime.status.checks import Completeness
 from writetime.status.nodes import Coverage
 from writetime.status.text import span
 
@@ -115,6 +116,30 @@ def heat_map(coverage: Coverage, addresses: dict[names.NodeName, str]) -> Heat |
     times = tuple((left + column * size, f"{coverage.starts[column]:%H:%M}") for column in range(0, len(coverage.starts), 6))
     width = left + size * len(coverage.starts) + 24
     return Heat(width, height + 20, size - 2, tuple(cells), tuple(labels), times, coverage.minutes)
+
+
+def completeness_map(held: Completeness) -> Heat:
+    """Of which part of what each replica's log ought to have held it was there. `level5` is all of it; a step of which nothing was expected
+    has `level0`."""
+    left, size = 130, 16
+    cells, labels = [], []
+    for row, node in enumerate(held.nodes):
+        labels.append((row * size + 12, node.node[:20]))
+        for column, (expected, there) in enumerate(zip(node.expected, node.held, strict=True)):
+            start = held.start + timedelta(minutes=column * held.minutes)
+            kind = "level0" if not expected else "level5" if there == expected else "gap" if not there else _part(there / expected)
+            title = f"{node.node}, {start:%m-%d %H:%M}Z: " + (f"{there} of {expected} mutations" if expected else "nothing was written")
+            cells.append(Cell(left + column * size, row * size, kind, title, node.node, f"{start:%Y-%m-%dT%H:%M}"))
+    columns = len(held.nodes[0].expected) if held.nodes else 0
+    times = tuple(
+        (left + column * size, f"{held.start + timedelta(minutes=column * held.minutes):%H:%M}") for column in range(0, columns, 6)
+    )
+    return Heat(left + size * columns + 24, size * len(held.nodes) + 20, size - 2, tuple(cells), tuple(labels), times, held.minutes)
+
+
+def _part(share: float) -> str:
+    """Never full: that is another colour."""
+    return f"level{min(_LEVELS - 1, max(1, math.ceil(share * (_LEVELS - 1))))}"
 
 
 def bars(numbers: Sequence[int], *, width: int = 120, height: int = 22) -> str:

@@ -44,12 +44,13 @@ class Settings:
     @property
     def defaults(self) -> dict[str, Any]:
         """Of all tasks. The operators find their pipeline in `config`, whatever the environment of who runs them names first."""
-        on_failure = {"on_failure_callback": Notice(self.config)} if self.airflow.on_failure else {}
+        page = page_of(self.pipeline) if self.several else ""
+        on_failure = {"on_failure_callback": Notice(self.config, page)} if self.airflow.on_failure else {}
         pools = {"pool": self.airflow.pool, "spark_pool": self.airflow.spark_pool or self.airflow.pool}
         return {
             "owner": self.airflow.owner,
             "config": self.config,
-            "page": page_of(self.pipeline) if self.several else "",
+            "page": page,
             "spark_connection": self.airflow.spark_connection,
             **{kind: pool for kind, pool in pools.items() if pool},
             **on_failure,

@@ -1,12 +1,12 @@
-"""Tell in the bucket that a node has less room than before, or more again, for people who see the bucket and not this machine.
+"""Tell in the bucket how much room a node has, for people who see the bucket and not this machine.
 
     space/<cluster>/date=<day>/<dc>/<node>/<utc time>-<level>.json
     {"at": "2026-05-04T12:05:01+00:00", "level": "alarm", "used": 3900000000, "limit": 4294967296, "share": 0.92, "disk_free": 80000000000}
 
-Strategy: an object at a change of level, and one a day while the level is not `ok`, so that nobody has to look further back than to
-yesterday. Objects are created and never overwritten, as all that nodes write. What was told last is noted in the shipper's own folder, so
-that a shipper run by cron does not tell it each time; without the note it is told once more. Changes of level within a minute wait, but
-for the worse. Whether and when it may be told is the agent's business.
+Strategy: an object at a change of level, and one a day besides, so that nobody has to look further back than to yesterday. Objects are
+created and never overwritten, as all that nodes write. What was told last is noted in the shipper's own folder, so that a shipper run by
+cron does not tell it each time; without the note it is told once more. Changes of level within a minute wait, but for the worse. Whether
+and when it may be told is the agent's business.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAUSE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told last, and when; `ok` of old if nothing ever was."""
+    """What was told last, and when; `ok`, long ago, if nothing ever was."""
 
     level: Level = Level.OK
     at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ class Told:
     def is_due(self, level: Level, now: datetime) -> bool:
         """Whether there is something new to tell."""
         if level is self.level:
-            return level is not Level.OK and _day(now) > _day(self.at)
+            return _day(now) > _day(self.at)
         return level > self.level or now - self.at >= _PAUSE
 
 

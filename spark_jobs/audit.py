@@ -205,6 +205,7 @@ class Audit:
             found.unpersist()
         groups.sort(key=lambda group: (group.complete, group.table, group.minute, group.range))
         log.info("audited", segments=len(segments), groups=len(groups), incomplete=sum(not group.complete for group in groups))
+        step = audit.step_of(self.start, self.end)
         return AuditReport(
             cluster=self.cluster,
             started_at=started,
@@ -213,10 +214,11 @@ class Audit:
             end=self.end,
             datacenters=self.config.cluster.datacenters,
             ranges=self.ranges,
-            nodes=self._nodes(ownership, came, groups),
+            nodes=self._nodes(ownership, came, groups, step),
             tables=audit.tables_of(groups),
             gaps=audit.gaps(groups, came, now, self.late * 60),
             groups=groups[:MOST_GROUPS],
+            step=step,
         )
 
     def _wanted(self, name: str) -> bool:
@@ -264,12 +266,9 @@ class Audit:
             _add(members, str(fact.get("host_id") or ""), {**fact, "data_center": fact.get("datacenter")})
         return list(members.values())
 
-    def _nodes(self, ownership: Ownership, came: Mapping[str, Sequence[Came]], groups: Sequence[Group]) -> list[NodeAudit]:
+    def _nodes(self, ownership: Ownership, came: Mapping[str, Sequence[Came]], groups: Sequence[Group], step: int) -> list[NodeAudit]:
         addresses = node_addresses(self.store, self.cluster)
-        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for held in (node for group in groups for node in group.nodes):
-            sums[held.host_id][0] += held.expected
-            sums[held.host_id][1] += held.held
+        sums = audit.by_step(groups, self.start, self.end, step)
         shipping = [member for member in ownership.members.values() if member.datacenter in self.config.cluster.datacenters]
         return [
             NodeAudit(
@@ -279,8 +278,10 @@ class Audit:
                 segments=len(found := came.get(member.host_id, ())),
                 unreadable=sum(not each.readable for each in found),
                 upto=max((each.sealed_at for each in found), default=None),
-                expected=sums[member.host_id][0],
-                held=sums[member.host_id][1],
+                expected=sum(sums[member.host_id][0]),
+                held=sum(sums[member.host_id][1]),
+                expected_by_step=sums[member.host_id][0],
+                held_by_step=sums[member.host_id][1],
             )
             for member in sorted(shipping, key=lambda member: (member.datacenter, addresses.get(member.host_id, ""), member.host_id))
         ]

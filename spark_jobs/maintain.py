@@ -30,12 +30,13 @@ from pyspark.sql import SparkSession
 from spark_jobs.ending import ends_telling
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
-from spark_jobs.tidy import Files, tidy
+from spark_jobs.tidy import tidy
 from spark_jobs.warehouse import Warehouse
 from writetime import names
 from writetime.batch.archive import sweep
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
+from writetime.batch.maintained import Files, Maintained, Tidied, size_of_state
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.shelve import whole_hour
 from writetime.config import PipelineConfig, load
@@ -100,6 +101,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     cluster, number = manifest.cluster, manifest.number
     schema = read_schema(store, cluster, base.number).schema()
     tasks = list(tasks_of(config, manifest, base, schema))
+    before = size_of_state(open_store(config.state or config.bucket), cluster)
     bucket_url, now = config.bucket, manifest.now
 
     def purge(task: Task) -> tuple[Task, Purged | None, str]:
@@ -124,7 +126,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
         for table_id, versions in base.state.items()
     }
-    tidy_warehouse(config, spark, schema, base, number)
+    tidied = tidy_warehouse(config, spark, schema, base, number)
     _carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
@@ -142,10 +144,24 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     )
     outcome = seal(store, cluster, sealed)
     clean(config, spark.sparkContext, cluster, [base, outcome])
+    swept = 0
     try:
-        log.info("parts swept", bytes=sweep(store, cluster))
+        swept = sweep(store, cluster)
+        log.info("parts swept", bytes=swept)
     except WritetimeError as error:
         log.warning("parts not swept", **error.as_dict())
+    came_to = Maintained(
+        batch=number,
+        at=datetime.now(UTC),
+        shards=len(tasks),
+        purged=sum(map(len, written.values())),
+        failed=sum(bool(trouble) for _, _, trouble in done),
+        before=before,
+        after=size_of_state(open_store(config.state or config.bucket), cluster),
+        swept=swept,
+        tables=tidied,
+    )
+    store.put(names.maintained(cluster), came_to.to_bytes())
     return outcome
 
 
@@ -162,14 +178,16 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
                 yield Task(table_id, bucket, uri, version, names.state_lease(*place), purge_before(manifest.now, table.gc_grace_seconds))
 
 
-def tidy_warehouse(config: PipelineConfig, spark: SparkSession, schema: Schema, base: Sealed, number: int) -> None:
-    """Put files of the warehouse together, and let old snapshots go; tell what came of it."""
+def tidy_warehouse(config: PipelineConfig, spark: SparkSession, schema: Schema, base: Sealed, number: int) -> list[Tidied]:
+    """Put files of the warehouse together, and let old snapshots go; what came of it."""
     if config.catalog is None:
-        return
+        return []
     tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
-    for done in tidy(Warehouse(spark, config.catalog.name, config.warehouse), tables):
-        changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.__slots__}
+    found = tidy(Warehouse(spark, config.catalog.name, config.warehouse), tables)
+    for done in (each for each in found if not each.trouble):
+        changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.model_fields}
         log.info("table tidied", batch=number, table=done.name, **changed)
+    return found
 
 
 class Purged(NamedTuple):

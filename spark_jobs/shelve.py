@@ -130,6 +130,9 @@ class Care:
         if settings.keep_reports_days is not None:
             reports = prune.reports(self.store, cluster, self._ago(settings.keep_reports_days))
             finished &= self._each("reports", reports, self._remove)
+            settled = prune.settled(self.store, cluster, self._ago(settings.keep_reports_days))
+            # One after the other: of a piece the note goes last.
+            finished &= self._each("quarantine", settled, self._remove, threads=1)
         if settings.compress_after_days is not None:
             finished &= self._pack(self._ago(settings.compress_after_days), packing)
         return self._note(finished)

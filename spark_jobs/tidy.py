@@ -11,7 +11,6 @@ Knows Iceberg's procedures and which tables are ours; no batch and no rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -22,6 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs.evolve import quoted
 from spark_jobs.warehouse import Warehouse
+from writetime.batch.maintained import Files, Tidied
 from writetime.config import WarehouseConfig
 from writetime.cql.names import to_column
 from writetime.schema.model import Table
@@ -30,25 +30,6 @@ log = structlog.get_logger()
 
 MANY_DELETES = 2
 """Files of deletes that a data file may have before it is written anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """A table as it lies: data files with their bytes, files of deletes, snapshots."""
-
-    data: int
-    bytes: int
-    deletes: int
-    snapshots: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tidied:
-    """A table by its name, before and after."""
-
-    name: str
-    before: Files
-    after: Files
 
 
 def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
@@ -61,10 +42,12 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
                 _compact(warehouse.spark, name, order)
             if layout.keep_snapshots_days is not None:
                 _expire(warehouse.spark, name, layout, now or datetime.now(UTC))
-            found.append(Tidied(name, before, count(warehouse.spark, name)))
+            found.append(Tidied(name=name, before=before, after=count(warehouse.spark, name)))
         except (PySparkException, Py4JError) as error:
             # It says most of why in its first line.
-            log.warning("table not tidied", table=label, name=name, error=str(error).strip().partition("\n")[0])
+            trouble = str(error).strip().partition("\n")[0]
+            log.warning("table not tidied", table=label, name=name, error=trouble)
+            found.append(Tidied(name=name, trouble=trouble))
     return found
 
 
@@ -73,7 +56,7 @@ def count(spark: SparkSession, name: str) -> Files:
     files = spark.table(f"{name}.files")
     holds_rows, bytes_of_all = F.col("content") == 0, F.coalesce(F.sum("file_size_in_bytes"), F.lit(0))
     ((data, size, deletes),) = files.agg(F.count_if(holds_rows), bytes_of_all, F.count_if(~holds_rows)).collect()
-    return Files(data, size, deletes, spark.table(f"{name}.snapshots").count())
+    return Files(data=data, bytes=size, deletes=deletes, snapshots=spark.table(f"{name}.snapshots").count())
 
 
 def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, str | None]]:

@@ -87,7 +87,13 @@ def test_what_is_read_again_is_bounded_and_alarms_come_first() -> None:
 def test_the_report_and_its_picture(tmp_path: Path) -> None:
     groups = [group(1, WHOLE, LACKING), group(2, WHOLE)]
     found = audit.gaps(groups, {"b": [came(9, 1)]}, START, 180)
-    nodes = [NodeAudit(host_id=host, address=address, datacenter="dc1", segments=1) for host, address in (("a", "10.0.0.1"), ("b", ""))]
+    end = START + timedelta(hours=1)
+    step = audit.step_of(START, end)
+    sums = audit.by_step(groups, START, end, step)
+    nodes = [
+        NodeAudit(host_id=host, address=address, datacenter="dc1", segments=1, expected_by_step=sums[host][0], held_by_step=sums[host][1])
+        for host, address in (("a", "10.0.0.1"), ("b", ""))
+    ]
     report = AuditReport(
         cluster="c",
         started_at=START,
@@ -100,6 +106,7 @@ def test_the_report_and_its_picture(tmp_path: Path) -> None:
         tables=audit.tables_of(groups),
         gaps=found,
         groups=groups,
+        step=step,
     )
     store = open_store(str(tmp_path))
     name = audit.write_report(store, report)

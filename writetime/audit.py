@@ -38,6 +38,7 @@ MINUTE: Final = 60_000_000
 _TOLD: Final = 200
 """Gaps that the text tells."""
 _SHORT: Final = 10
+_STEPS: Final = 72
 
 
 # --- what was held ------------------------------------------------------------------------------------------------------------------
@@ -227,6 +228,8 @@ class NodeAudit(Document):
     upto: datetime | None = Field(default=None, description="When its last segment that is here was finished.")
     expected: int = 0
     held: int = 0
+    expected_by_step: list[int] = Field(default=[], description="Of each `step` minutes of the interval.")
+    held_by_step: list[int] = Field(default=[])
 
 
 class TableReread(Document):
@@ -262,6 +265,7 @@ class AuditReport(Document):
     tables: list[TableAudit]
     gaps: list[Gap]
     groups: list[Group] = Field(description="The first so many.")
+    step: int = Field(default=0, description="Minutes of the steps by which each node's sums are told; 0: they are not.")
     reread: list[TableReread] = Field(
         default=[], description="Ranges with gaps that were read again from the ring, where that was asked for."
     )
@@ -286,6 +290,23 @@ def ranges(wanted: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+def step_of(start: datetime, end: datetime) -> int:
+    """Minutes of a step, so that an interval has no more steps than a picture has room for."""
+    return max(1, -(-int((end - start).total_seconds() // 60) // _STEPS))
+
+
+def by_step(groups: Iterable[Group], start: datetime, end: datetime, step: int) -> dict[str, tuple[list[int], list[int]]]:
+    """Of each node (by host id), for each step of the interval, what its log ought to have held and what it held."""
+    first, count = int(start.timestamp()) // 60, max(1, -(-int((end - start).total_seconds()) // (60 * step)))
+    found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([0] * count, [0] * count))
+    for group in groups:
+        at = min(count - 1, max(0, (group.minute - first) // step))
+        for node in group.nodes:
+            found[node.host_id][0][at] += node.expected
+            found[node.host_id][1][at] += node.held
+    return found
+
+
 def tables_of(groups: Iterable[Group]) -> list[TableAudit]:
     by_table: dict[str, list[Group]] = defaultdict(list)
     for group in groups:
@@ -308,30 +329,23 @@ def write_report(store: Store, report: AuditReport) -> str:
     return report.name
 
 
-def picture(report: AuditReport) -> str:
-    """An SVG: a line a node, its minutes from left to right."""
-    first, last = int(report.start.timestamp()) // 60, max(1, -(-int(report.end.timestamp()) // 60))
-    width = max(1, last - first)
-    states: dict[str, dict[int, State]] = defaultdict(dict)
-    for group in report.groups:
-        for held in group.nodes:
-            states[held.host_id].setdefault(group.minute, "good")
-    for gap in report.gaps:
-        lacking = {group.minute for group in report.groups if group.table == gap.table and _lacks(group, gap.host_id)}
-        for minute in lacking & set(range(gap.first, gap.last + 1)):
-            if gap.verdict == "alarm" or states[gap.host_id].get(minute) != "bad":
-                states[gap.host_id][minute] = "bad" if gap.verdict == "alarm" else "doubtful"
-    lines = []
-    for node in report.nodes:
-        found = sorted(states[node.host_id].items())
-        cells = [Cell((minute - first) / width, 1 / width, state, f"{_minute(minute)}: {state}") for minute, state in found]
-        lines.append(Line(node.address or node.host_id, cells))
+def picture(report: AuditReport, *, styled: bool = True) -> str:
+    """An SVG: a line a node, the steps of the interval from left to right."""
+    lines = [Line(node.address or node.host_id, list(_cells(report, node))) for node in report.nodes]
     title = f"{report.cluster}: what each replica's log held, {_time(report.start)} to {_time(report.end)}"
-    return svg(title, lines)
+    return svg(title, lines, styled=styled)
 
 
-def _lacks(group: Group, host_id: str) -> bool:
-    return any(node.host_id == host_id and node.held_crc32 != node.expected_crc32 for node in group.nodes)
+def _cells(report: AuditReport, node: NodeAudit) -> Iterator[Cell]:
+    """The steps in which anything was expected of a node."""
+    first, count = int(report.start.timestamp()) // 60, len(node.expected_by_step)
+    mine = [gap for gap in report.gaps if gap.host_id == node.host_id]
+    for at, (expected, held) in enumerate(zip(node.expected_by_step, node.held_by_step, strict=True)):
+        if expected:
+            begin = first + at * report.step
+            verdicts = {gap.verdict for gap in mine if gap.first < begin + report.step and gap.last >= begin}
+            state: State = "bad" if "alarm" in verdicts else "doubtful" if verdicts else "good"
+            yield Cell(at / count, 1 / count, state, f"{_minute(begin)}: {held} of {expected} mutations")
 
 
 def in_short(report: AuditReport) -> str:

@@ -290,8 +290,8 @@ class ArchiveConfig(_Model):
     keep_reports_days: float | None = Field(
         default=90.0,
         ge=2,
-        description="Older reports of cdc_verify and cdc_audit, but for the last of each, and what shippers told of space are removed; "
-        "null: none.",
+        description="Older reports of cdc_verify and cdc_audit, but for the last of each, settled pieces of quarantine, and what shippers "
+        "told of space are removed; null: none.",
     )
     minutes_per_run: float = Field(default=60.0, gt=0, description="How long a run packs and removes at most; the next goes on there.")
 

@@ -33,8 +33,10 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
     "writetime_batch_problems": "Ranges of its segments that could not be used.",
     "writetime_held_segments": "Segments that wait for a person.",
+    "writetime_refused_tables": "Tables whose rows cannot be shown.",
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
     "writetime_unpublished_batches": "Sealed batches with events that the table has not sent, of the last sixty.",
+    "writetime_waiting_tables": "Tables whose events cannot be sent.",
     "writetime_source_timestamp_seconds": "Of a node: when it finished the last of its segments that came.",
     "writetime_waiting_segments": "Of a node: its segments in the bucket that no batch has taken in.",
     "writetime_waiting_bytes": "Their bytes.",
@@ -74,7 +76,9 @@ def samples(batches: Batches) -> list[Sample]:
     found = ring(batches)
     told = [*_of_batches(found), *_of_nodes(found), *_of_reports(batches.store, batches.cluster)]
     about = tables(batches)
+    told.append(("writetime_refused_tables", {}, len(about.refused)))
     if about.published is not None:
+        told.append(("writetime_waiting_tables", {}, len(about.waiting)))
         told.append(("writetime_published_batch", {}, about.published))
     told += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
     return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in told]

@@ -11,6 +11,7 @@
                                                                           unwritable.json if the warehouse refused a table
     clock/<cluster>                                                       written to see what time the store has
     published/<cluster>.json                                              how far publishing is known to be
+    maintained/<cluster>.json                                             what the last maintenance came to
     shelved/<cluster>.json                                                how far the archive is packed, and what was let go
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
@@ -363,6 +364,10 @@ def shelved(cluster: str) -> str:
     return f"shelved/{part(cluster)}.json"
 
 
+def maintained(cluster: str) -> str:
+    return f"maintained/{part(cluster)}.json"
+
+
 def published(cluster: str) -> str:
     return f"published/{part(cluster)}.json"
 
@@ -371,9 +376,14 @@ def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> st
     return f"leases/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}.json"
 
 
+def states_prefix(cluster: str) -> str:
+    """Prefix of all state."""
+    return f"state/{part(cluster)}/"
+
+
 def state_prefix(cluster: str, table_id: str) -> str:
     """Prefix of all state of a table's life."""
-    return f"state/{part(cluster)}/{part(table_id)}/"
+    return f"{states_prefix(cluster)}{part(table_id)}/"
 
 
 def state_shard(cluster: str, table_id: str, generation: int, bucket: int) -> str:

@@ -42,15 +42,16 @@ class Line:
     remark: str = ""
 
 
-def svg(title: str, lines: Sequence[Line]) -> str:
-    """The picture as a document of its own."""
+def svg(title: str, lines: Sequence[Line], *, styled: bool = True) -> str:
+    """The picture as a document of its own; without its style, as a part of a page that has one for these classes."""
     height = _LINE * (len(lines) + 2)
     drawn = [f'<text x="8" y="16">{escape(title)}</text>']
     for number, line in enumerate(lines, 1):
         drawn += _line(line, _LINE * number + 6)
     drawn.append(_legend(_LINE * (len(lines) + 1) + 6))
     size = f'width="{_NAMES + _CELLS + 16}" height="{height}" viewBox="0 0 {_NAMES + _CELLS + 16} {height}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>\n{chr(10).join(drawn)}\n</svg>\n'
+    style = f"<style>{_STYLE}</style>" if styled else ""
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}\n{chr(10).join(drawn)}\n</svg>\n'
 
 
 def _line(line: Line, y: int) -> list[str]:

@@ -276,14 +276,14 @@ def report_text(report: VerifyReport) -> str:
     return "\n".join([grid, *_about(report), *_lines(report)])
 
 
-def picture(report: VerifyReport) -> str:
+def picture(report: VerifyReport, *, styled: bool = True) -> str:
     """An SVG: a line a table, its token ranges from left to right."""
     lines = []
     for table in report.tables:
         cells = [Cell((r.start - _LOWEST) / _RING, (r.end - r.start) / _RING, _state(r), _title(r)) for r in table.ranges]
         lines.append(Line(table.table, cells, table.trouble))
     title = f"{report.cluster}, {report.started_at:%Y-%m-%d %H:%M:%S}Z: tables against the ring, by token"
-    return svg(title, lines)
+    return svg(title, lines, styled=styled)
 
 
 def _state(found: RangeResult) -> State:

@@ -1,4 +1,5 @@
-"""Documents that nobody asks for any more: ledger entries of segments that the archive has let go, documents of old batches, old reports.
+"""Documents that nobody asks for any more: ledger entries of segments that the archive has let go, documents of old batches, old reports,
+pieces of quarantine that are settled.
 
 Strategy: what is kept is what can be named that somebody needs; all else goes, the oldest first.
 
@@ -8,6 +9,8 @@ Strategy: what is kept is what can be named that somebody needs; all else goes, 
 * Of the batches these are kept: the last `LAST_BATCHES`, at which planner, status, page and `cdc_verify` look; those that a publisher has
   not done with; and each that was the last to capture a table (`Sealed.captured_by`), whose schema and TRUNCATEs count when the table is
   captured again. The rest is asked for when a TRUNCATE is corrected, and there a lack of it means to build anew (`writetime.batch.local`).
+* What lies in quarantine is kept as long as nobody could use it. Once a batch could, its bytes are in the archive, too, and what became of
+  it is in the quarantine's table.
 * Of verifying and auditing the last report is kept: it tells how things stand, whatever its age. What shippers told of their space counts
   for two days (`writetime.status.nodes`).
 
@@ -16,6 +19,7 @@ Of a batch the manifest goes first and the seal last: what is there of it never 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby, takewhile
@@ -80,6 +84,26 @@ def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
         yield from (info for info in found if info.created < before and info.name.rpartition(".")[0] != last)
     # Days ascend.
     yield from takewhile(lambda info: info.created < before, store.list(names.spaces_prefix(cluster)))
+
+
+def settled(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
+    """Pieces of quarantine, bytes and note, that a batch could use before then. The note goes last: without it nobody finds the bytes."""
+    bytes_of: ObjectInfo | None = None
+    for info in store.list(names.quarantine_prefix(cluster)):
+        if info.name.endswith(".bin"):
+            bytes_of = info
+        elif info.name.endswith(".json") and info.created < before and _is_settled(store, info.name):
+            if bytes_of is not None and bytes_of.name.removesuffix(".bin") == info.name.removesuffix(".json"):
+                yield bytes_of
+            yield info
+
+
+def _is_settled(store: Store, note: str) -> bool:
+    try:
+        about = json.loads(store.read(note))
+    except (ObjectNotFound, ValueError):
+        return False
+    return isinstance(about, dict) and about.get("settled_in") is not None
 
 
 def remove(store: Store, info: ObjectInfo) -> int:

@@ -43,7 +43,8 @@ class Work(Document):
 
 
 class Done(Document):
-    """What care came to: segments packed and let go, ledger entries, documents of batches and reports pruned. `failed`: segments that stay
+    """What care came to: segments packed and let go, ledger entries, documents of batches, reports and settled pieces of quarantine pruned.
+    `failed`: segments that stay
     as they are, for a reason that the job's log tells."""
 
     packed: Work = Work()
@@ -51,6 +52,7 @@ class Done(Document):
     ledger: Work = Work()
     batches: Work = Work()
     reports: Work = Work()
+    quarantine: Work = Work()
     failed: int = 0
 
     def with_(self, more: Done) -> Done:

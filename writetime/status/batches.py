@@ -115,13 +115,22 @@ class Batches:
             first = min(first, before - 1)
         return self._read(range(first, max(0, first - count), -1))
 
+    def begun(self, number: int) -> Manifest | None:
+        """What a batch was planned over, whether it is sealed or not; None if nobody has planned it, or its documents have been pruned."""
+        try:
+            return read_manifest(self.store, self.cluster, number)
+        except ObjectNotFound:
+            return None
+
+    def beside(self, namespace: str) -> Batches:
+        """Those of replays into a namespace of their own."""
+        return Batches(self.store, names.beside(self.cluster, namespace))
+
     def documents(self, number: int) -> tuple[Manifest, Sealed] | None:
         """Manifest and seal of a batch, or None if it is not sealed, or its documents have been pruned."""
         sealed = read_sealed(self.store, self.cluster, number)
-        try:
-            return None if sealed is None else (read_manifest(self.store, self.cluster, number), sealed)
-        except ObjectNotFound:
-            return None
+        manifest = None if sealed is None else self.begun(number)
+        return None if sealed is None or manifest is None else (manifest, sealed)
 
     def _newer(self, known: History, sealed: Sealed) -> History:
         last, seal = known.last, sealed.number

@@ -2,7 +2,7 @@
 
 A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
 the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. Of the space
-that is left on a node its shipper tells when that gets short or is enough again, and each day while it is short (`space/`).
+that is left on a node its shipper tells when that gets short or is enough again, and each day (`space/`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NodeStatus:
     """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
 
     `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
-    are parts only. `space`: None if neither today nor yesterday there was something to tell, that is, if there is room."""
+    are parts only. `space`: None if its shipper has told nothing since yesterday."""
 
     node: names.NodeName
     address: str = ""
@@ -162,7 +162,7 @@ def _told(store: Store, cluster: str) -> Iterator[NodeStatus]:
 
 
 def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[names.NodeName, SpaceTold]]:
-    """What was told last of each node, today or yesterday: what is short is told anew each day. Nonsense is left out."""
+    """What was told last of each node, today or yesterday: it is told anew each day. Nonsense is left out."""
     days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
     newest: dict[names.NodeName, str] = {}
     for info in (info for day in days for info in store.list(names.space_prefix(cluster, day))):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -39,7 +40,7 @@ _RANGES: Final = frozenset({"corrupt_section", "torn_tail"})
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A piece in quarantine. `name` is the object with its bytes; `position` and `size` in bytes of the segment. `settled_in`: the batch
-    that could use it, after `batch` could not."""
+    that could use it, after `batch` could not; `retried_at`: when a person has last asked for that."""
 
     name: str
     node: names.NodeName
@@ -51,6 +52,7 @@ class Kept:
     batch: int | None
     object: str
     settled_in: int | None = None
+    retried_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,15 @@ def _read(batches: Batches, name: str) -> Kept | None:
         batch=batch if isinstance(batch, int) else None,
         object=str(about.get("object", "")),
         settled_in=about.get("settled_in"),
+        retried_at=_moment(about.get("retried_at")),
     )
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
 
 
 def body_of(kind: str, data: bytes) -> bytes | None:

@@ -29,14 +29,24 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A table whose events cannot be sent: those of batches after `sent`, and why."""
+
+    sent: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TablesStatus:
     """All tables of which there was anything, or whose rows are told. `published`: the last batch all of whose events are known to be in
-    Kafka, None = none yet."""
+    Kafka, None = none yet. `refused`: tables whose rows cannot be shown, as of the last seal, and why; `waiting`: those whose events cannot
+    be sent."""
 
     tables: tuple[TableStatus, ...]
     batches: tuple[BatchFacts, ...]
     published: int | None
-    waiting: dict[str, int]
+    refused: dict[str, str]
+    waiting: dict[str, Waiting]
 
 
 def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
@@ -47,8 +57,11 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     for index, batch in enumerate(reversed(facts)):
         for account in batch.accounting:
             found.setdefault(account.table, [None] * len(facts))[index] = account
+    sealed = batches.newest().sealed
+    refused = {table.table: table.reason for table in sealed.refused} if sealed else {}
+    waiting = {name: Waiting(sent, published.reasons.get(name, "")) for name, sent in published.waiting.items()} if published else {}
     rows = facts[0].rows if facts else {}
-    for name in rows:
+    for name in (*rows, *refused, *waiting):
         found.setdefault(name, [None] * len(facts))
     minutes = _minutes(facts)
     done = []
@@ -63,7 +76,7 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
                 status.last_event = batch.sealed_at
                 status.unpublished += batch.number > sent
         done.append(status)
-    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, dict(published.waiting) if published else {})
+    return TablesStatus(tuple(done), tuple(facts), published.batch if published else None, refused, waiting)
 
 
 def _sum(name: str, accounts: Iterable[Accounting | None]) -> Accounting:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from writetime.batch.maintained import Maintained, read_maintained
 from writetime.batch.shelve import Shelved, read_shelved
 from writetime.status.batches import Batches
 from writetime.status.nodes import NodeStatus, RingStatus, ring
@@ -33,10 +34,17 @@ def as_text(batches: Batches, last: int) -> str:
         lines += ["", _tables(of_tables)]
     if (shelved := read_shelved(batches.store, batches.cluster)) is not None:
         lines += ["", *_archive(shelved, found.kept_from)]
+    if (maintained := read_maintained(batches.store, batches.cluster)) is not None:
+        lines += ["", *_maintained(maintained)]
     lines += [
         f"short of space ({node.space.level}): {node.address or node.node.host_id}, {node.space.share:.0%} of what cdc_raw may hold"
         for node in found.nodes
         if node.space and node.space.level != "ok"
+    ]
+    lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
+    lines += [
+        f"cannot be sent: {name}, since batch {waits.sent}: {waits.reason or 'the log of cdc_publish says why'}"
+        for name, waits in of_tables.waiting.items()
     ]
     lines += [f"waits for a person: {name}" for name in found.held]
     return "\n".join(lines)
@@ -75,8 +83,13 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
             for table in of_tables.tables
         ],
         "published": of_tables.published,
+        "refused": of_tables.refused,
+        "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
         "held": list(found.held),
         "archive": _archive_document(read_shelved(batches.store, batches.cluster), found.kept_from),
+        "maintenance": None
+        if (maintained := read_maintained(batches.store, batches.cluster)) is None
+        else maintained.model_dump(mode="json"),
     }
 
 
@@ -148,6 +161,7 @@ def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
         ("ledger", "ledger entries pruned"),
         ("batches", "documents of batches pruned"),
         ("reports", "reports pruned"),
+        ("quarantine", "settled pieces of quarantine"),
     ):
         numbers = (getattr(done, name) for done in (shelved.last, shelved.ever))
         grid.add_row(about, *(text for n in numbers for text in (str(n.objects), f"{n.before / 2**20:.1f}", f"{n.after / 2**20:.1f}")))
@@ -155,6 +169,26 @@ def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
         [f"{shelved.last.failed} objects of the archive stay as they are: the log of cdc_maintain says why"] if shelved.last.failed else []
     )
     return [f"archive: {upto}{kept}{left}", _text(grid), *failed]
+
+
+def _maintained(found: Maintained) -> list[str]:
+    grid = _grid(
+        "maintenance", right=("objects before", "after", "MiB before", "after", "deletes before", "after", "snapshots before", "after")
+    )
+
+    def row(about: str, objects: tuple[int, int], size: tuple[int, int], *more: int) -> None:
+        numbers = [str(n) for n in objects] + [f"{n / 2**20:.1f}" for n in size] + [str(n) for n in more]
+        grid.add_row(about, *numbers, *[""] * (8 - len(numbers)))
+
+    before, after = found.before, found.after
+    row("state", (before.objects, after.objects), (before.bytes, after.bytes))
+    row("its indexes", (before.index_objects, after.index_objects), (before.index_bytes, after.index_bytes))
+    for table in found.tables:
+        if (was := table.before) is not None and (now := table.after) is not None:
+            row(table.name, (was.data, now.data), (was.bytes, now.bytes), was.deletes, now.deletes, was.snapshots, now.snapshots)
+    failed = f", {found.failed} stay as they are" if found.failed else ""
+    about = f"maintenance: batch {found.batch}, {found.at:%Y-%m-%d %H:%M:%S}Z: {found.purged} of {found.shards} shards purged{failed}"
+    return [about, _text(grid), *(f"not tidied: {table.name}: {table.trouble}" for table in found.tables if table.trouble)]
 
 
 def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:

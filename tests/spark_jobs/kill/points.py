@@ -17,6 +17,8 @@ from typing import Any, Final
 POINT: Final = "WRITETIME_KILL_POINT"
 AT: Final = "WRITETIME_KILL_AT"
 DRIVER: Final = "WRITETIME_KILL_DRIVER"
+VICTIM: Final = "WRITETIME_KILL_VICTIM"
+"""A process group that is killed in the job's place: the broker's."""
 
 STEPS: Final = (
     "survey",
@@ -42,6 +44,8 @@ PUBLISH: Final = (
     *(f"{when} {what}" for what in ("fencing", "progress", "transaction", "commit") for when in _WHEN),
     "in the middle of a transaction",
 )
+OUTAGES: Final = ("before fencing", "after transaction", "in the middle of a transaction", "before commit")
+"""Where the broker dies under a publisher."""
 
 
 class _Points:
@@ -55,12 +59,16 @@ def passed(point: str) -> None:
     if _Points.left is None:
         _Points.left = int(os.environ.get(AT, "0"))
     _Points.left -= 1
-    if _Points.left < 0:
+    if _Points.left == -1:
         kill()
 
 
 def kill() -> None:
-    """End the job: the driver with its JVM, then this process's own group."""
+    """End the job: the driver with its JVM, then this process's own group. Or end what it depends on, and let it go on without."""
+    if victim := os.environ.get(VICTIM):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(victim), signal.SIGKILL)
+        return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(int(os.environ[DRIVER]), signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)

@@ -2,8 +2,9 @@
 
 Strategy: as `tests.spark_jobs.orders`, segments of three nodes are cut anew and shuffled, and come in a few at a time. Each batch is
 ingested, and now and then published, by jobs that are killed until luck, or the number of kills, lets them through: at each point in turn,
-or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once; now and then the broker is gone
-for some seconds. In the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key
+or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once. Now and then the broker is killed
+under a publisher, within a transaction say, and comes back after a while; and once in a while it is away for so long that whole batches are
+ingested meanwhile. In the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key
 in order; the tables must be what the ring answered; and the changes must fold to the tables.
 """
 
@@ -24,14 +25,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
 from random import Random
-from threading import Timer
+from threading import Thread
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.ring.recording import Recording
 from tests.spark_jobs.kill import points, sabotage
-from tests.spark_jobs.orders import Order, Orders, Piece
+from tests.spark_jobs.orders import Order, Orders, Piece, rows_of
 from tools import ROOT
 from tools.console import say
 from tools.services.kafka import Kafka
@@ -46,7 +47,10 @@ LONGEST = 600.0
 """Seconds after which a job that was not killed counts as stuck."""
 MOMENTS = (2.0, 30.0)
 """Between how many seconds after its start a job is killed that is not killed at a point."""
-AWAY = 8.0
+AWAY = (4.0, 30.0)
+"""Between how many seconds after its death the broker is back."""
+ABSENCE = 3
+"""Batches that are ingested while there is no broker for long."""
 
 
 @dataclass
@@ -58,6 +62,8 @@ class Result:
     jobs: Counter[str] = field(default_factory=Counter)
     rivals: int = 0
     outages: int = 0
+    absences: int = 0
+    failed: int = 0
     batches: int = 0
     events: int = 0
     lost: int = 0
@@ -72,7 +78,8 @@ class Result:
         runs = ", ".join(f"{count} of {job}" for job, count in sorted(self.jobs.items()))
         return (
             f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, "
-            f"broker away {self.outages} times; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
+            f"broker killed {self.outages} times within a job, away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed "
+            f"for it or for a rival; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
             f"{len(self.problems)} other problems"
         )
 
@@ -87,6 +94,7 @@ class Kills(Orders):
         self.result = Result(seed)
         self.pipeline = self._empty(seed)
         self.kafka = Kafka(folder / "kafka")
+        self._returning: Thread | None = None
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
 
     def play(self) -> Result:
@@ -99,12 +107,15 @@ class Kills(Orders):
             self.random.shuffle(pieces)
             while pieces:
                 self._bring_in([pieces.pop() for _ in range(min(len(pieces), self.random.randint(1, 3)))])
+                if self.rule is None and self.random.random() < 0.25 and len(pieces) > ABSENCE:
+                    self._be_without_broker(pieces)
                 if self.random.random() < 0.7:
                     self._run("publish")
             while self.result.kills.total() < self.wanted:
                 self._replay_all()
                 self._run("publish")
             self._run("publish")
+            self._wait_for_broker()
             self._compare_topics()
         order = Order(self.result.seed)
         self._compare(self.pipeline, order)
@@ -162,7 +173,9 @@ class Kills(Orders):
                     return
                 continue
             if plan == "outage":
-                self._take_broker_away()
+                if self._ended(job, self._start_and_lose_broker(job, *arguments), plan):
+                    return
+                continue
             at = self.random.choice((0, 0, 1)) if plan in points.INGEST + points.PUBLISH else 0
             process = self._start(job, *arguments, point=plan, at=at)
             if plan == "moment":
@@ -192,8 +205,9 @@ class Kills(Orders):
                 break
         yield from cycle([""])
 
-    def _start(self, job: str, *arguments: str, point: str = "", at: int = 0) -> subprocess.Popen[bytes]:
+    def _start(self, job: str, *arguments: str, point: str = "", at: int = 0, victim: str = "") -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), points.POINT: point, points.AT: str(at), sabotage.RULE: self.rule or ""}
+        environment[points.VICTIM] = victim
         command = [sys.executable, "-m", "tests.spark_jobs.kill.child", str(self._config_file), job, *arguments]
         self.result.jobs[job] += 1
         with (self.folder / "jobs.log").open("ab") as log:
@@ -210,8 +224,9 @@ class Kills(Orders):
         if code == -signal.SIGKILL:
             self.result.kills[plan] += 1
             say(f"  {self.result.kills.total()}: {job} killed, {plan}")
-        elif code != 0 and plan not in ("rivals", "outage"):
-            say(f"  {job} failed: {self._last_line()}")
+        elif code != 0:
+            self.result.failed += 1
+            say(f"  {job} failed{f' ({plan})' if plan else ''}: {self._last_line()}")
         return code == 0
 
     def _kill_later(self, process: subprocess.Popen[bytes]) -> None:
@@ -220,11 +235,42 @@ class Kills(Orders):
             return
         _kill(process)
 
-    def _take_broker_away(self) -> None:
-        """The broker is gone when the job begins, and back some seconds later."""
-        self.result.outages += 1
+    def _start_and_lose_broker(self, job: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A job under which the broker dies at a point, if it passes that; the broker is back some seconds later."""
+        self._wait_for_broker()
+        service = self.kafka.service
+        assert service is not None
+        point, away = self.random.choice(points.OUTAGES), self.random.uniform(*AWAY)
+        process = self._start(job, *arguments, point=point, victim=str(service.pid))
+
+        def watch() -> None:
+            while service.alive and process.poll() is None:
+                time.sleep(0.1)
+            if not service.alive:
+                self.result.outages += 1
+                say(f"  broker killed under {job}, {point}; back in {away:.0f} s")
+                time.sleep(away)
+                self.kafka.stop()
+                self.kafka.start()
+
+        self._returning = Thread(target=watch)
+        self._returning.start()
+        return process
+
+    def _wait_for_broker(self) -> None:
+        if self._returning is not None:
+            self._returning.join()
+
+    def _be_without_broker(self, pieces: list[Piece]) -> None:
+        """Batches come in while there is no broker, and publishing fails; then all of it is to be caught up with."""
+        self._wait_for_broker()
+        self.result.absences += 1
         self.kafka.stop()
-        Timer(AWAY, self.kafka.start).start()
+        for _ in range(ABSENCE):
+            self._bring_in([pieces.pop()])
+        if self._ended("publish", self._start("publish"), "without a broker"):
+            self.result.problems.append("publishing came to its end without a broker")
+        self.kafka.start()
 
     def _last_line(self) -> str:
         lines = (self.folder / "jobs.log").read_text(errors="replace").splitlines()
@@ -235,7 +281,7 @@ class Kills(Orders):
     def _compare_topics(self) -> None:
         """Each event of the changes tables once, those of a key in order."""
         for keyspace, table in Recording.open().cdc_tables:
-            changes = self.pipeline.rows(to_changes_namespace(keyspace), to_column(table))
+            changes = rows_of(self.pipeline, to_changes_namespace(keyspace), to_column(table))
             expected = Counter((change["batch"], change["ordinal"]) for change in changes)
             assert self.config.kafka is not None
             of_key: dict[bytes | None, list[tuple[int, int]]] = {}
