@@ -29,11 +29,11 @@ from writetime import archived, names
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import known_schema
 from writetime.batch.maintained import read_maintained
-from writetime.batch.plan import read_sealed
+from writetime.batch.plan import expect_replayable, read_sealed
 from writetime.batch.shelve import read_shelved
 from writetime.columns import Rules
 from writetime.cql.names import is_beside
-from writetime.errors import WritetimeError
+from writetime.errors import BatchError, WritetimeError
 from writetime.status import checks, ledger, quarantine
 from writetime.status.batches import WINDOW, Batches, at_once
 from writetime.status.nodes import RingStatus, coverage, ring
@@ -281,25 +281,27 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
         return _see(request, await run_in_threadpool(do))
 
     @app.get("/replay")
-    def ask_replay(request: Request, start: str = "", end: str = "") -> Response:
+    def ask_replay(request: Request, start: str = "", end: str = "", namespace: str = "") -> Response:
         require(request, shown.replay)
-        hours, wrong = _hours(start, end) if start or end else (None, "")
-        there = _archived(shown.open_batches(), *hours) if hours else 0
-        return _page(
-            request, "replay", start=start, end=end, hours=hours, wrong=wrong, there=there, most=ledger.PAGE * 50, dag_id=shown.replay
-        )
+        batches = shown.open_batches()
+        hours, wrong = _replayable(batches, start, end, namespace) if start or end else (None, "")
+        asked = {"start": start, "end": end, "namespace": namespace}
+        about = {"horizon": _horizon(batches), "most": ledger.PAGE * 50, "dag_id": shown.replay}
+        there = _archived(batches, *hours) if hours else 0
+        return _page(request, "replay", asked=asked, hours=hours, wrong=wrong, there=there, about=about)
 
     @app.post("/replay")
     async def replay(request: Request) -> Response:
         _require_own_origin(request, access)
         form = await request.form()
-        hours, wrong = _hours(str(form.get("start", "")), str(form.get("end", "")))
+        start, end, namespace = (str(form.get(name, "")) for name in ("start", "end", "namespace"))
 
         def do() -> Started:
             require(request, shown.replay)
+            hours, wrong = _replayable(shown.open_batches(), start, end, namespace)
             if hours is None:
                 raise HTTPException(422, wrong)
-            settings = {"start": hours[0].isoformat(), "end": hours[1].isoformat()}
+            settings = {"start": hours[0].isoformat(), "end": hours[1].isoformat(), **({"namespace": namespace} if namespace else {})}
             return access.trigger(request.state.page_user, shown.replay, settings, f"from {settings['start']} to {settings['end']}")
 
         return _see(request, await run_in_threadpool(do))
@@ -337,6 +339,25 @@ def _row(batches: Batches, name: str) -> ledger.Row:
     if row is None:
         raise HTTPException(404, "There is no such segment.")
     return row
+
+
+def _replayable(batches: Batches, start: str, end: str, namespace: str) -> tuple[tuple[datetime, datetime] | None, str]:
+    """Whole hours that can be replayed; or why they cannot."""
+    hours, wrong = _hours(start, end)
+    if hours is None:
+        return None, wrong
+    if namespace and not is_beside(namespace):
+        return None, "A namespace is made of small letters, digits and single _, and is not called changes."
+    try:
+        expect_replayable(batches.newest().sealed, hours[0], batches.cluster, beside=bool(namespace))
+    except BatchError as error:
+        return None, str(error)
+    return hours, ""
+
+
+def _horizon(batches: Batches) -> datetime | None:
+    sealed = batches.newest().sealed
+    return datetime.fromtimestamp(sealed.horizon, UTC) if sealed and sealed.horizon is not None else None
 
 
 def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]:

@@ -45,7 +45,9 @@ def rendered(dag, task, given):
     return [line for line in lines if line]
 
 table = {"table": "shop.orders", "table_id": "7", "reason": "x"}
-mapped = {"SegmentOperator": {"segment": "cdc/x"}, "TableOperator": table, "WaitingTableOperator": {"table": "shop.orders"}}
+segment = {"segment": "cdc/x", "place": 1, "of": 1}
+waiting = {"table": "shop.orders", "told_before": False}
+mapped = {"SegmentOperator": segment, "TableOperator": table, "WaitingTableOperator": waiting}
 
 def unmapped(task):
     return task.unmap(mapped[task.operator_class.__name__]) if task.is_mapped else task
@@ -53,7 +55,7 @@ def unmapped(task):
 def told(task):
     # As a worker has it: what is mapped gets its defaults there.
     task = unmapped(task)
-    spark = type(task).__name__ in ("SparkJobOperator", "CheckJobOperator")
+    spark = type(task).__name__ in ("SparkJobOperator", "BatchJobOperator", "CheckJobOperator")
     return {
         "retries": task.retries,
         "doc": bool(task.doc_md),
@@ -166,14 +168,42 @@ if "cdc_watch__bets" in bag.dags:
     watches[2] = watched(watch, found)
     watches.append(watched(bag.dags["cdc_watch__bets"].get_task("watch"), found))
 
-links = {
-    dag_id: [link.get_link(unmapped(task), ti_key=None)]
-    for dag_id, dag in bag.dags.items()
-    for task in dag.tasks
-    if task.task_id == "segment"
-    for link in task.operator_extra_links
-}
+def linked(task):
+    # As a worker has it: with its templates rendered.
+    task = unmapped(task)
+    if hasattr(task, "batch"):
+        task.batch, task.namespace = "7", ("check" if task.dag.dag_id.startswith("cdc_replay") else "")
+    found = [link.get_link(task, ti_key=None) for link in task.operator_extra_links]
+    if hasattr(task, "asks_ring"):
+        task.report = "verify/c/1.json"
+        found += [link.get_link(task, ti_key=None) for link in task.operator_extra_links]
+    return found
+
+links = {f"{dag_id}.{task.task_id}": found for dag_id, dag in bag.dags.items() for task in dag.tasks if (found := linked(task))}
+
+def failed(words):
+    # spark-submit knows a job's exit code and nothing else: what the job has left for its task.
+    from airflow.sdk.exceptions import AirflowException
+    from writetime.last_words import leave
+    def submit(hook, application):
+        if words is not None:
+            leave(**words)
+        if words is None or words.get("text"):
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 1.")
+    SparkSubmitHook.submit = submit
+    operator = bag.dags["cdc_verify"].get_task("verify")
+    try:
+        type(operator).__mro__[1].submit(operator, {})
+        return ["", operator.report]
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}", operator.report]
+
+words = []
+if "cdc_verify" in bag.dags:
+    away = {"text": "the batch failed: no answer", "retriable": True}
+    words = [failed(each) for each in (None, {"text": "drift", "report": "verify/c/2.json"}, away, {"report": "verify/c/3.json"})]
 found = {"dags": dags, "errors": bag.import_errors, "commands": commands, "spark": spark, "links": links}
+found["words"] = words
 print("@@" + json.dumps(found | {"notices": notices, "watches": watches, "shown": shown}))
 """
 
@@ -215,12 +245,15 @@ import writetime_operators as ops
 
 logging.disable(logging.CRITICAL)
 mine = {"config": os.environ["WRITETIME_CONFIG"]}
+def instance(pulled=None, attempt=1):
+    return {"ti": SimpleNamespace(try_number=attempt, xcom_pull=lambda **how: pulled)}
+
 def outcome(operator, attempt):
-    context = {"ti": SimpleNamespace(try_number=attempt)}
+    context = instance(attempt=attempt)
     try:
-        return [operator.execute(context), context.get("table")]
+        return [operator.execute(context), context.get("table"), context.get("writetime_told_before")]
     except ops.AirflowFailException as error:
-        return [str(error), context.get("table")]
+        return [str(error), context.get("table"), context.get("writetime_told_before")]
 
 told = []
 for batch in ("1", "2"):
@@ -228,8 +261,13 @@ for batch in ("1", "2"):
     told.append(ops.FailedTablesOperator(task_id=f"t{batch}", batch=batch, **mine).execute({}))
 (table,) = told[1]
 told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
-told.append(ops.WaitingTablesOperator(task_id="w", **mine).execute({}))
-told += [outcome(ops.WaitingTableOperator(task_id=name, table=f"shop.{name}", **mine), 1) for name in ("orders", "sent")]
+found = ops.WaitingTablesOperator(task_id="w", **mine)
+told += [found.execute(instance(before)) for before in (None, [{"table": "shop.orders", "told_before": False}])]
+told += [outcome(ops.WaitingTableOperator(task_id=n, table=f"shop.{n}", told_before=n == "sent", **mine), 1) for n in ("orders", "sent")]
+bad = told[0][0]["segment"]
+told += [outcome(ops.SegmentOperator(task_id=f"b{place}", segment=bad, place=place, of=2, **mine), 1) for place in (1, 2)]
+told += [outcome(ops.OutcomeOperator(task_id=f"o{batch}", batch=batch, **mine), 1) for batch in ("1", "3", "9")]
+told.append(outcome(ops.OutcomeOperator(task_id="beside", batch="1", namespace="check", **mine), 1))
 print("@@" + json.dumps(told))
 """
 
@@ -239,20 +277,34 @@ def test_squares_of_tables(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "bucket")
     waits, damaged = seal(store, 1, [REFUSED], [problem(bucket.ORDERS)], [problem(None, "damage")], quarantined=1)
     seal(store, 2, [REFUSED])
+    seal(store, 3, [])
+    store.put(damaged, b"no segment at all")
     write_published(store, bucket.CLUSTER, Published(batch=2, events=0, waiting={"shop.orders": 1}, reasons={"shop.orders": "too large"}))
     config = tmp_path / "pipeline.yaml"
     config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
-    (segments, tables, *quiet, red, green, waiting, stuck, sent) = run(_SQUARES, tmp_path, config)
-    assert segments == [damaged]
+    (segments, tables, *quiet, red, green), more = (found := run(_SQUARES, tmp_path, config))[:6], found[6:]
+    assert segments == [{"segment": damaged, "place": 1, "of": 1}]
     assert tables == [{"table": "shop.orders", "table_id": str(bucket.ORDERS), "reason": REASON}]
     assert quiet == [[], []]
     assert REASON in red[0]
     assert "1 segments wait" in red[0]
     assert red[1] == "shop.orders"
-    assert green == [[waits], "shop.orders"]
-    assert waiting == ["shop.orders"]
+    assert green == [[waits], "shop.orders", None]
+    first, again, stuck, sent, one, other, left_out, whole, unsealed, beside = more
+    assert first == [{"table": "shop.orders", "told_before": False}]
+    assert again == [{"table": "shop.orders", "told_before": True}], "each run of cdc_publish is red, and people are told of it once"
     assert "events since batch 1 cannot be published: too large" in stuck[0]
-    assert sent == [None, "shop.sent"]
+    assert (stuck[2], sent) == (False, [None, "shop.sent", True])
+    # A thousand segments of one cause are one thing to be told of.
+    assert (one[2], other[2]) == (False, True)
+    for part in ("1 more segments of this batch wait", "ledger/Prod", "/writetime/segment?name="):
+        assert part in one[0], part
+    # A replay has one square for all that it left out.
+    assert f"shop.orders: its rows cannot be shown: {REASON}" in left_out[0]
+    assert f"{damaged} at 1: damage" in left_out[0]
+    assert whole[0] is None
+    assert "batch 9 of Prod <1> is not sealed" in unsealed[0]
+    assert "batch 1 of Prod <1>.replay.check is not sealed" in beside[0]
 
 
 _TURN = """
@@ -323,6 +375,16 @@ def test_ingest_archives_before_it_points_at_bad_segments(loaded: dict[str, Any]
     }
     assert tasks["segment"]["retries"] == tasks["table"]["retries"] == 0
     assert tasks["ingest"]["retries"] == 2
+
+
+def test_a_replay_tells_what_it_left_out(loaded: dict[str, Any]) -> None:
+    tasks = loaded["dags"]["cdc_replay"]["tasks"]
+    assert {name: task["down"] for name, task in tasks.items()} == {
+        "plan": ["ingest"],
+        "ingest": ["archive", "outcome"],
+        "archive": ["outcome"],
+        "outcome": [],
+    }
 
 
 def test_the_archive_is_cared_for_after_the_seal(loaded: dict[str, Any]) -> None:
@@ -441,6 +503,7 @@ def test_people_are_told_what_failed_where_why_and_what_to_do(several: dict[str,
         "cdc_ingest__bets.segment of dc1/n/CommitLog-7-1.log",
         "the key lacks",
         "http://airflow/log",
+        "/writetime/pipeline/bets/",
     ):
         assert part in message[0], part
     # One that cannot be reached keeps nobody else from being told, and is an error in the log.
@@ -502,8 +565,29 @@ def test_rings_have_passwords_of_their_own_which_stand_in_no_command(several: di
 
 
 def test_links_lead_to_the_page_of_the_pipeline(loaded: dict[str, Any], several: dict[str, Any]) -> None:
-    assert loaded["links"] == {"cdc_ingest": ["/writetime/segment?name=cdc%2Fx"]}
-    assert several["links"]["cdc_ingest__bets"] == ["/writetime/pipeline/bets/segment?name=cdc%2Fx"]
+    assert loaded["links"] == {
+        "cdc_audit.audit": ["/writetime/checks", "/writetime/checks/report?name=verify%2Fc%2F1.json"],
+        "cdc_ingest.archive": ["/writetime/batches/7"],
+        "cdc_ingest.ingest": ["/writetime/batches/7"],
+        "cdc_ingest.segment": ["/writetime/segment?name=cdc%2Fx"],
+        "cdc_ingest.table": ["/writetime/tables#shop.orders"],
+        "cdc_maintain.archive": ["/writetime/batches/7"],
+        "cdc_maintain.maintain": ["/writetime/batches/7"],
+        "cdc_publish.table": ["/writetime/tables#shop.orders"],
+        "cdc_replay.archive": ["/writetime/beside/check/batches/7"],
+        "cdc_replay.ingest": ["/writetime/beside/check/batches/7"],
+        "cdc_replay.outcome": ["/writetime/beside/check/batches/7"],
+        "cdc_verify.verify": ["/writetime/checks", "/writetime/checks/report?name=verify%2Fc%2F1.json"],
+    }
+    assert several["links"]["cdc_ingest__bets.segment"] == ["/writetime/pipeline/bets/segment?name=cdc%2Fx"]
+
+
+def test_a_failed_job_says_itself_why_and_whether_a_retry_helps(loaded: dict[str, Any]) -> None:
+    killed, drift, away, fine = loaded["words"]
+    assert killed == ["AirflowException: Cannot execute: spark-submit. Error code is: 1.", ""]
+    assert drift == ["AirflowFailException: drift", "verify/c/2.json"]
+    assert away == ["AirflowException: the batch failed: no answer", ""]
+    assert fine == ["", "verify/c/3.json"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -15,24 +15,29 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from tests.status import bucket
-from writetime import names
-from writetime.batch.documents import LedgerEntry
+from writetime import audit, names, verify
+from writetime.audit import AuditReport, NodeAudit
+from writetime.batch.documents import LedgerEntry, Manifest, RefusedTable, Sealed
+from writetime.batch.maintained import Files, Maintained, Size, Tidied
+from writetime.batch.publish import Published, write_published
 from writetime.batch.shelve import let_go, pack
 from writetime.columns import Rules
 from writetime.status.batches import Batches
 from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
+from writetime.verify import Finding, RangeResult, TableResult, VerifyReport
 
 pytest.importorskip("fastapi", reason="FastAPI comes with the extra `airflow`")
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
-PAGES = ("", "segments", "batches", "batches/3", "tables", "quarantine", "replay")
+PAGES = ("", "segments", "batches", "batches/3", "tables", "checks", "quarantine", "replay")
 OWN = {"origin": "http://testserver"}
 BAD = bucket.ref(0, 6)
 
@@ -193,11 +198,97 @@ def test_batches_and_their_accounting(browser: Browser) -> None:
     assert "8 ingest" not in text(browser.get("batches?before=8"))
     assert "shop.orders 30 10 20 0 0 0 10" in text(browser.get("batches/3"))
     browser.get("batches/9", status=404)
+    browser.get("batches/10000000000", status=404)
     browser.get("batches/-1", status=404)
+
+
+def test_a_batch_that_is_not_sealed_says_so(own: Browser, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    begun = Manifest.model_validate_json(store.read(names.batch_object(bucket.CLUSTER, 8, "manifest"))).model_copy(update={"number": 9})
+    store.put(names.batch_object(bucket.CLUSTER, 9, "manifest"), begun.to_bytes())
+    found = text(own.get("batches/9"))
+    assert "It is not sealed yet" in found
+    assert begun.segments[0].object in html.unescape(found)
+
+
+def test_a_batch_of_a_replay_beside_is_its_own(own: Browser, tmp_path: Path) -> None:
+    store, chain = LocalStore(tmp_path / "bucket"), names.beside(bucket.CLUSTER, "check")
+    for what in ("manifest", "sealed"):
+        store.put(names.batch_object(chain, 3, what), store.read(names.batch_object(bucket.CLUSTER, 3, what)))
+    assert "Batch 3 of the namespace check" in text(own.get("beside/check/batches/3"))
+    own.get("beside/check/batches/4", status=404)
+    own.get("beside/other/batches/3", status=404)
+    own.get("beside/changes/batches/3", status=404)
 
 
 def test_tables(browser: Browser) -> None:
     assert "shop.orders 2026-05-04 12:10:20Z 8,000 240 80 80 10.9 1" in text(browser.get("tables"))
+
+
+def test_a_table_that_is_refused_or_waits_is_named_with_its_reason(own: Browser, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    last = names.batch_object(bucket.CLUSTER, 8, "sealed")
+    refused = [RefusedTable(table="shop.new", table_id=bucket.SECRET, reason="its type <b>x</b> is unknown")]
+    sealed = Sealed.model_validate_json(store.read(last)).model_copy(update={"refused": refused})
+    store.put(last, sealed.to_bytes())
+    write_published(store, bucket.CLUSTER, Published(batch=8, events=0, waiting={"shop.orders": 5}, reasons={"shop.orders": "too large"}))
+    found = own.get("tables")
+    assert 'id="shop.new"' in found
+    assert "Rows of shop.new cannot be shown: its type <b>x</b> is unknown" in html.unescape(text(found))
+    assert "Events of shop.orders after batch 5 cannot be sent: too large" in text(found)
+
+
+def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> None:
+    assert "Nobody has checked yet" in own.get("checks")
+    assert "No audit has told yet" in own.get("")
+    store = LocalStore(tmp_path / "bucket")
+    finding = Finding(key='{"id": "hunter2"}', token=5, verdict="drift", differences=[("value", "note")], first_seen=bucket.START)
+    ranges = [RangeResult(start=0, end=9, rows=9, drift=1)]
+    table = TableResult(table="shop.<b>X", table_id=bucket.ORDERS, ranges=ranges, findings=[finding])
+    about: dict[str, Any] = {"cluster": bucket.CLUSTER, "started_at": bucket.START, "finished_at": bucket.START}
+    drifted = verify.write_report(store, VerifyReport(**about, batch=8, horizon=None, consistency="ALL", share=0.5, seed=0, tables=[table]))
+    nodes = [
+        NodeAudit(host_id="h", address="10.0.0.1", datacenter="dc1", segments=1, expected_by_step=[4, 0, 4, 4], held_by_step=[4, 0, 0, 3])
+    ]
+    hours = {"start": bucket.START, "end": bucket.minute(4), "datacenters": ["dc1"], "ranges": [(0, 9)], "step": 1}
+    audit.write_report(store, AuditReport(**about, **hours, nodes=nodes, tables=[], gaps=[], groups=[]))
+    size, files = Size(objects=9, bytes=4096, index_objects=2, index_bytes=512), Files(data=5, bytes=2048, deletes=3, snapshots=4)
+    tidied = [Tidied(name="lake.shop.orders", before=files, after=files.model_copy(update={"data": 1})), Tidied(name="x", trouble="boo")]
+    came_to = {"batch": 8, "at": bucket.START, "shards": 3, "purged": 2, "failed": 0, "before": size, "after": size, "swept": 0}
+    store.put(names.maintained(bucket.CLUSTER), Maintained(**came_to, tables=tidied).to_bytes())
+    found = text(own.get("checks"))
+    assert "verify 1 tables, 50% of the ring, 9 rows drift in 1 rows look" in found
+    assert "audit 05-04 12:00Z to 05-04 12:04Z no gap look" in found
+    assert "of 3 shards of the state 2 had something that could be forgotten" in found
+    assert "its indexes 2 2 512 B 512 B" in found
+    assert "lake.shop.orders 5 1 2.0 KiB 2.0 KiB 3 3 4 4" in found
+    assert "x boo" in found
+    # Keys of rows are for those who may see values.
+    look = f"checks/report?name={quote(drifted)}"
+    own.guard.shows_values = True
+    assert "hunter2" in own.get(look)
+    assert "hunter2" not in own.get(look, "viewer")
+    assert "drift in 1 of 9 rows" in text(own.get(look, "viewer"))
+    own.guard.shows_values = False
+    assert "hunter2" not in own.get(look)
+    assert "<b>X" not in own.get(look)
+    assert "<style" not in own.get(look)
+    assert "<svg" in own.get(look)
+    for name in ("verify/x.json", drifted.replace(".json", ".svg"), names.published(bucket.CLUSTER), drifted.replace("T12", "T13")):
+        own.get(f"checks/report?name={quote(name)}", status=404)
+    rings = own.get("")
+    assert rings.count('class="gap"') == 2, "one node without segments, one step of which nothing was held"
+    assert "10.0.0.1, 05-04 12:03Z: 3 of 4 mutations" in rings
+
+
+def test_what_is_settled_waits_for_nobody(own: Browser, tmp_path: Path) -> None:
+    assert " waits " in text(own.get("quarantine"))
+    store = LocalStore(tmp_path / "bucket")
+    (note,) = [info.name for info in store.list(names.quarantine_prefix(bucket.CLUSTER)) if info.name.endswith(".json")]
+    store.put(note, json.dumps(json.loads(store.read(note)) | {"settled_in": 5}).encode())
+    assert "settled in 5" in text(own.get("quarantine"))
+    (link,) = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', own.get("quarantine"))
+    assert "nobody has to do anything" in text(own.get(html.unescape(link)))
 
 
 @pytest.mark.parametrize(("user", "asked", "shown"), [("operator", True, True), ("viewer", True, False), ("operator", False, False)])
@@ -327,6 +418,32 @@ def test_a_replay_asks_once_and_takes_whole_hours(own: Browser) -> None:
     own.post("replay", {"start": start, "end": end}, "replayer")
     times = {"start": "2026-05-04T12:00:00+00:00", "end": "2026-05-04T14:00:00+00:00"}
     assert own.guard.runs == [("replayer", "cdc_replay", times)]
+
+
+def test_a_replay_to_compare_goes_into_a_namespace(own: Browser) -> None:
+    hours = "start=2026-05-04T12:00&end=2026-05-04T13:00"
+    assert "shop__check" not in text(own.get("replay?" + hours))
+    assert "<keyspace>__check" in html.unescape(text(own.get(f"replay?{hours}&namespace=check")))
+    own.post("replay", {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00", "namespace": "check"}, "replayer")
+    assert own.guard.runs[0][2]["namespace"] == "check"
+    for name in ("Check", "changes", "a__b", "<b>"):
+        assert "A namespace is made of" in own.get(f"replay?{hours}&namespace={name}")
+        own.post("replay", {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00", "namespace": name}, status=422)
+
+
+def test_what_is_behind_the_horizon_goes_into_a_namespace_only(own: Browser, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "bucket")
+    last = names.batch_object(bucket.CLUSTER, 8, "sealed")
+    sealed = Sealed.model_validate_json(store.read(last)).model_copy(update={"horizon": int(bucket.minute(90).timestamp())})
+    store.put(last, sealed.to_bytes())
+    assert "before 2026-05-04 13:30:00Z may have been purged" in text(own.get("replay"))
+    hours = {"start": "2026-05-04T12:00", "end": "2026-05-04T13:00"}
+    asked = "replay?start=2026-05-04T12:00&end=2026-05-04T13:00"
+    assert "rows that they deleted would come back" in text(own.get(asked))
+    own.post("replay", hours, status=422)
+    assert own.guard.runs == []
+    assert "45 of them" in text(own.get(f"{asked}&namespace=check"))
+    own.post("replay", {**hours, "namespace": "check"})
 
 
 @pytest.mark.parametrize(

@@ -159,11 +159,8 @@ def plan_replay(
         if open_batch.kind == "replay" and open_batch.interval == interval:
             return open_batch
         raise _busy(store, chain, past, "plan a replay")
-    live = past.sealed if namespace is None else history(store, cluster).sealed
-    _expect_kept(live.kept_from if live else None, start, cluster)
-    if namespace is None:
-        _expect_not_behind(past.sealed.horizon if past.sealed else None, start, cluster)
-    else:
+    expect_replayable(past.sealed if namespace is None else history(store, cluster).sealed, start, cluster, beside=namespace is not None)
+    if namespace is not None:
         _expect_free(store, cluster, namespace)
     _finish(store, chain, past)
     segments = []
@@ -178,6 +175,13 @@ def plan_replay(
         past = _begin_beside(store, cluster, namespace, interval)
     snapshots = _new_snapshots(store, cluster, past.sealed)
     return _create(store, cluster, past, "replay", segments, snapshots, now, interval, namespace)
+
+
+def expect_replayable(live: Sealed | None, start: datetime, cluster: str, *, beside: bool) -> None:
+    """BatchError unless hours from `start` on can be replayed, as of the pipeline's last seal: into the live tables, or `beside` them."""
+    _expect_kept(live.kept_from if live else None, start, cluster)
+    if not beside:
+        _expect_not_behind(live.horizon if live else None, start, cluster)
 
 
 def _expect_free(store: Store, cluster: str, namespace: str) -> None:
