@@ -55,6 +55,37 @@ class Browser:
     def open_page(self, path: str) -> None:
         self._driver.get(f"{self._url}/writetime/{path}")
 
+    def painted(self) -> float:
+        """Milliseconds from when the page was asked for to its first paint with contents."""
+        script = "const found = performance.getEntriesByName('first-contentful-paint')[0]; return found ? found.startTime : null"
+        return float(self._wait(lambda: self._driver.execute_script(script), "a paint"))
+
+    def open_menu(self, entry: str) -> None:
+        """Go to a plugin's page as people do: by Airflow's menu, which shows it in a frame. What follows is in that frame."""
+        self._driver.get(self._url)
+        self._wait(lambda: self._followed(entry), f"`{entry}` in the menu")
+        self._driver.switch_to.frame(self._wait(lambda: self._shown("//iframe"), "the page's frame"))
+
+    def leave_frame(self) -> None:
+        self._driver.switch_to.default_content()
+
+    def theme(self, name: str) -> None:
+        """`dark` or `light`, as Airflow's own switch leaves it behind."""
+        self._driver.execute_script("localStorage.setItem('theme', arguments[0])", name)
+
+    def fill(self, name: str, text: str) -> None:
+        """Write into the field of that name."""
+        field = self._wait(lambda: self._shown(f"//input[@name='{name}']"), f"a field `{name}`")
+        self._driver.execute_script("arguments[0].value = arguments[1]", field, text)
+
+    def follow(self, label: str) -> None:
+        """Click the link of that label."""
+        self._wait(lambda: self._followed(label), f"a link `{label}`")
+
+    def background(self) -> str:
+        """The colour behind the page, as `rgb(…)`."""
+        return str(self._driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
     def see(self, text: str) -> None:
         """Wait until the page shows the text."""
         self._wait(lambda: text in self._driver.find_element(By.TAG_NAME, "body").text, f"`{text}`")
@@ -73,6 +104,13 @@ class Browser:
         if not button or not button.is_enabled():
             return False
         button.click()
+        return True
+
+    def _followed(self, label: str) -> bool:
+        link = self._shown(f"//a[normalize-space(.)='{label}' or @aria-label='{label}']")
+        if link is None:
+            return False
+        link.click()
         return True
 
     def _shown(self, path: str) -> WebElement | None:
