@@ -11,8 +11,6 @@ from tests.spark_jobs.kill.run import Kills, Result
 from tests.spark_jobs.kill.sabotage import RULES
 from tools.console import say
 
-PIECES_OF_SABOTAGE = 1
-
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark_jobs.kill", description=__doc__)
@@ -35,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 def play(seed: int, kills: int, rule: str | None = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
-        pieces = PIECES_OF_SABOTAGE if rule is not None else max(2, kills // 6)
+        pieces = RULES[rule].pieces if rule is not None else max(2, kills // 6)
         return Kills(Path(folder), seed, kills, rule=rule, pieces=pieces).play()
 
 
