@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import DAG, Param
 from writetime_operators import CheckJobOperator
 from writetime_settings import settings
@@ -37,7 +35,7 @@ for pipeline in settings():
         schedule=pipeline.airflow.audit_schedule,
         **pipeline.common,
         doc_md=RUNBOOK,
-        default_args=pipeline.defaults | {"retries": 0, "execution_timeout": timedelta(hours=12)},
+        default_args=pipeline.defaults | {"retries": 0},
         params={
             "start": Param(
                 None,

@@ -18,8 +18,10 @@ Nothing has to stop meanwhile, neither writes nor ingest.
 * **By hand**: trigger with `table`, and `token_range` for a part. Again whenever tables and ring are to be compared: a second reading of
   what is equal adds nothing, and rows that were deleted while nobody captured it go.
 
-**It fails:** clear the task. A run goes on where it was; finished ranges are not read again. At consistency ALL every replica has to be up:
-start the node, or choose another `snapshot.consistency`; then what the ring does not show is not deleted here.
+| red square | what it means | what to do |
+|---|---|---|
+| `plan` | the bucket or the configuration cannot be read | the message says which; clear when mended |
+| `read` | a table could not be read to its end; others were, and finished ranges are not read again | at consistency ALL every replica has to be up: start the node, or choose another `snapshot.consistency` (then what the ring does not show is not deleted here); clear the task, it goes on where it was |
 
 **How far is it?** `writetime bootstrap --config … --status`, or `cat bootstrap/<cluster>/<keyspace>.<table>/<run>.json` in the bucket.
 
@@ -35,7 +37,13 @@ for pipeline in settings():
         doc_md=RUNBOOK,
         default_args=pipeline.defaults | {"retries": 3, "retry_delay": timedelta(minutes=1)},
         params={
-            "table": Param("", type="string", title="Table", description="keyspace.table. Empty: the tables that are due."),
+            "table": Param(
+                "",
+                type="string",
+                pattern=r"^([^.\s]+\.[^.\s]+)?$",
+                title="Table",
+                description="keyspace.table. Empty: the tables that are due.",
+            ),
             "token_range": Param(
                 "",
                 type="string",

@@ -40,6 +40,7 @@ for pipeline in settings():
             "again": Param(
                 "",
                 type="string",
+                pattern=r"^([^.\s]+\.[^.\s]+)?$",
                 title="Send all of a table again",
                 description="keyspace.table whose topic was lost or made anew: all its events go out again, whatever Kafka says it holds.",
             ),

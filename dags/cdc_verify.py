@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import DAG, Param
 from writetime_operators import CheckJobOperator
 from writetime_settings import settings
@@ -33,9 +31,15 @@ for pipeline in settings():
         schedule=pipeline.airflow.verify_schedule,
         **pipeline.common,
         doc_md=RUNBOOK,
-        default_args=pipeline.defaults | {"retries": 0, "execution_timeout": timedelta(hours=12)},
+        default_args=pipeline.defaults | {"retries": 0},
         params={
-            "table": Param(None, type=["null", "string"], title="Table", description="keyspace.table; empty: all that are captured."),
+            "table": Param(
+                None,
+                type=["null", "string"],
+                pattern=r"^([^.\s]+\.[^.\s]+)?$",
+                title="Table",
+                description="keyspace.table; empty: all that are captured.",
+            ),
             "share": Param(
                 0.1,
                 type="number",
@@ -45,7 +49,11 @@ for pipeline in settings():
                 description="Share of the token ranges that is compared; 1: all. Each day of a schedule takes other ranges.",
             ),
             "token_range": Param(
-                None, type=["null", "string"], title="Tokens", description="A:B: only tokens above A and up to B. Empty: the whole ring."
+                None,
+                type=["null", "string"],
+                pattern=r"^(-?\d*:-?\d*)?$",
+                title="Tokens",
+                description="A:B: only tokens above A and up to B. Empty: the whole ring.",
             ),
             "wait": Param(
                 900, type="integer", minimum=0, title="Wait", description="Seconds to wait for the batch that settles what differs."

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from airflow.configuration import conf
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import AssetAlias, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -28,7 +29,7 @@ from writetime_settings import table_asset
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
 from writetime.batch.documents import Manifest
-from writetime.batch.plan import checked_clock, plan_ingest, plan_maintain, plan_replay, read_sealed
+from writetime.batch.plan import checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_sealed
 from writetime.batch.publish import publish_due, read_published
 from writetime.batch.refused import failed_tables, let_in, waiting_segments, why_still
 from writetime.bootstrap.run import due
@@ -155,11 +156,20 @@ class PlanReplayOperator(TurnOperator):
     def number(self, context: Context) -> int:
         if getattr(context["dag_run"], "run_type", "") == "scheduled":
             raise AirflowSkipException("the schedule only gives backfills their hours; replays are started by people")
-        start, end = datetime.fromisoformat(self.start), datetime.fromisoformat(self.end)
+        start, end = _moment("start", self.start), _moment("end", self.end)
         plan = partial(plan_replay, start=start, end=end, namespace=self.namespace or None)
         manifest = self.planned(plan, f"no segment in the archive was sealed between {start} and {end}")
         self.log.info("batch %s (replay): %s segments", manifest.number, len(manifest.segments))
         return manifest.number
+
+
+def _moment(name: str, text: str) -> datetime:
+    """A time that somebody has given; UTC if it does not say."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise AirflowFailException(f"`{name}` is no time: {text!r}. Give it as 2026-01-31T10:00Z.") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class PlanMaintainOperator(TurnOperator):
@@ -348,7 +358,13 @@ class FailedSegmentsOperator(PipelineOperator):
         config, store = self.pipeline()
         sealed = read_sealed(store, config.cluster.name, int(self.batch))
         found = [o.object for o in sealed.segments if not o.ok and not sealed.waits_for_tables(o)] if sealed else []
-        return [{"segment": name, "place": place, "of": len(found)} for place, name in enumerate(found, 1)]
+        shown = found
+        if len(found) > (most := conf.getint("core", "max_map_length")):
+            last = history(store, config.cluster.name).sealed
+            held = set(last.held if last else ())
+            shown = [name for name in found if name in held][:most]
+            self.log.warning("%s segments wait, and %s at a time get squares: clear this task once these are good", len(found), most)
+        return [{"segment": name, "place": place, "of": len(found)} for place, name in enumerate(shown, 1)]
 
 
 class SegmentLink(BaseOperatorLink):

@@ -449,8 +449,8 @@ def _templates() -> Environment:
     found = Environment(
         loader=FileSystemLoader(FILES / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters: Mapping[str, Callable[..., str]] = {"ago": _ago, "time": _time, "size": _size, "bars": bars, "number": lambda n: f"{n:,}"}
-    found.filters.update(filters)
+    filters: Mapping[str, Callable[..., str]] = {"ago": _ago, "time": _time, "size": _size, "bars": bars, "span": span}
+    found.filters.update(filters, number=lambda n: f"{n:,}")
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
@@ -52,6 +52,7 @@ class Settings:
             "config": self.config,
             "page": page,
             "spark_connection": self.airflow.spark_connection,
+            "execution_timeout": timedelta(hours=self.airflow.job_hours),
             **{kind: pool for kind, pool in pools.items() if pool},
             **on_failure,
         }

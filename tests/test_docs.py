@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.ring.recording import Recording
+from writetime.config import example_environment, load
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,7 +54,12 @@ ELSEWHERE = {
     "writetime quarantine show --config docs/pipeline.example.yaml --values "
     "dc1/00000000-0000-4000-8000-000000000000/CommitLog-7-1/0000000092-52": ("tests/test_quarantine.py", 'ran("show", short, "--values")'),
     "writetime quarantine retry --config docs/pipeline.example.yaml --all": ("tests/test_quarantine.py", 'ran("retry", "--all")'),
+    'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
+    "airflow connections add spark_writetime": ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
+    "gsutil": ("tests/test_walk.py", "gsutil"),
 }
+UNTESTED = ("conda create", "pip install -r requirements.txt && pip install --no-deps . && conda pack", "hdfs dfs -put")
+"""What needs a cluster that is not here. A page that has such a command says so."""
 RUN_HERE = re.compile(r"writetime (config|dump|schema|verify|--help)\b.*|make( help)?")
 
 
@@ -95,6 +103,45 @@ def test_command(command: str, cdc_raw: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "from-the-environment" not in done.stdout + done.stderr
     assert "also-a-secret" not in done.stdout + done.stderr
+
+
+def for_people() -> list[tuple[Path, str]]:
+    """Lines of all `console` blocks, each with its page: commands for a machine of the reader's."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^ *```console\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            found += [(page, line.strip()) for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    return found
+
+
+@pytest.mark.parametrize(("page", "command"), for_people(), ids=lambda value: value if isinstance(value, str) else value.name)
+def test_command_for_people(page: Path, command: str) -> None:
+    if command.startswith(UNTESTED):
+        assert "untested" in page.read_text(encoding="utf-8").lower(), page.name
+        return
+    ((file, text),) = [where for beginning, where in ELSEWHERE.items() if command.startswith(beginning)]
+    assert text in (ROOT / file).read_text(encoding="utf-8"), f"{file} no longer runs `{command}`"
+
+
+def examples() -> list[tuple[str, str]]:
+    """All `yaml` blocks: parts of a pipeline's configuration."""
+    found = []
+    for page in PAGES:
+        blocks = re.findall(r"^ *```yaml\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        found += [(f"{page.name} {number}", block) for number, block in enumerate(blocks, 1)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "text"), examples(), ids=lambda value: value if len(value) < 40 else "")
+def test_example_of_a_configuration(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is what a pipeline's YAML may have, beside the little that it must have."""
+    part = yaml.safe_load(text)
+    whole: dict[str, Any] = {"pipeline": "p", "bucket": "bucket", "cluster": {"name": "ring", "datacenters": ["dc1"]}} | part
+    (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
+    for variable in example_environment(tmp_path / "pipeline.yaml"):
+        monkeypatch.setenv(variable, "x" * 16)
+    (tmp_path / "ca.pem").write_text("", encoding="utf-8")
+    assert load(tmp_path / "pipeline.yaml").pipeline == "p"
 
 
 def test_local_links_lead_somewhere() -> None:

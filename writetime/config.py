@@ -472,6 +472,12 @@ class AirflowConfig(_Model):
     spark_connection: str = Field(
         default="spark_writetime", min_length=1, description="Airflow's connection of type `spark` that says where the jobs run."
     )
+    job_hours: float = Field(
+        default=24.0,
+        gt=0,
+        description="Hours after which a task's job is ended, and tried again: one that hangs would hold up all that follow. What takes "
+        "longer (a reading of a huge table) goes on where it was.",
+    )
     ingest_schedule: str | None = Field(default="* * * * *", description="Cron expression of cdc_ingest (UTC); null: only when triggered.")
     publish_fallback: str | None = Field(
         default="*/5 * * * *", description="Cron expression (UTC) of cdc_publish besides the seal of each batch; null: none."

@@ -8,6 +8,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.message import Message
@@ -19,6 +21,7 @@ import pytest
 
 from tests.damage import flip_a_byte_of_a_captured_frame
 from tests.ring.recording import Recording
+from tests.test_docs import for_people
 from tools import ROOT, demo, verify
 from tools.services.airflow import Airflow
 from tools.services.airflow_api import AirflowApi
@@ -124,6 +127,7 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     assert "corrupt_frame" in shown
     assert "/writetime/rerun?name=" in shown
     assert story.api.links("cdc_ingest", run, "archive") == {"Batch": "/writetime/batches/1"}
+    assert story.api.links("cdc_ingest", run, "ingest")["Batch"] == "/writetime/batches/1"
 
     # The ledger says what and where; the bytes are kept, and nothing but them.
     entry = story.ledger(name)
@@ -246,7 +250,7 @@ def test_the_page_is_for_who_may_see_the_dags_and_its_buttons_for_who_may_trigge
     status, rings = viewer.get("")
     assert status == 200
     assert all(node.host_id[:8] in rings for node in story.recording.nodes)
-    for part in ("segments", "batches", "tables", "quarantine"):
+    for part in ("segments", "batches", "tables", "checks", "quarantine"):
         assert admin.get(part)[0] == 200, part
     assert "shop.orders" in viewer.get("tables")[1]
 
@@ -261,6 +265,34 @@ def test_the_page_is_for_who_may_see_the_dags_and_its_buttons_for_who_may_trigge
     assert story.api.wait("cdc_replay", run, seconds=120) == "success"
     assert story.tasks("cdc_replay", run)["plan"]["state"] == "skipped"
     assert story.api.run("cdc_replay", run)["triggering_user_name"] == "admin"
+
+
+def test_a_spark_job_that_fails_tells_its_square_why_and_is_not_tried_again_in_vain(story: Story) -> None:
+    run = story.api.trigger("cdc_publish", {"again": "shop.nothing"})
+    assert story.api.wait("cdc_publish", run, seconds=300) == "failed"
+    log = story.api.log("cdc_publish", run, "publish")
+    assert "publishing failed: publish again: shop.nothing: the bucket knows of no such table. Known are" in log
+    assert "AirflowFailException" in log
+    assert story.tasks("cdc_publish", run)["publish"]["try_number"] == 1
+
+
+def test_airflow_commands_of_the_docs(story: Story) -> None:
+    """One process for all: Airflow's command line takes seconds to load."""
+    commands = [command for _, command in for_people() if command.startswith("airflow ")]
+    assert len(commands) == 3
+    program = (
+        "import json, shlex, sys\n"
+        "from airflow.cli import cli_parser\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    given = cli_parser.get_parser().parse_args(shlex.split(command)[1:])\n"
+        "    given.func(given)\n"
+    )
+    # The second connection has the first one's name.
+    given = [*commands[:2], "airflow connections delete spark_writetime", *commands[2:]]
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(given)], env=story.airflow.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_interface_shows_the_dags(story: Story) -> None:

@@ -28,7 +28,7 @@ DAGS = {path.stem for path in FILES} - {PROBLEMS}
 AUDIT = ["--late=3", "--ranges=16", "--reread=none", "--most=64"]
 
 _DESCRIBE = """
-import json, os, sys
+import copy, json, os, sys
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +87,39 @@ checks = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id in ("cdc_ver
 given = {"table": "shop.orders", "token_range": "1:2", "at_rest": True, "tell_values": True}
 given |= {"start": "2026-05-04T00:00Z", "end": "2026-05-05T00:00Z"}
 commands = {dag_id: [rendered(dag, dag.tasks[0], some) for some in ({}, given)] for dag_id, dag in checks.items()}
+
+def asked(dag_id, task_id, **given):
+    # What a task is told, once its templates are rendered, or why Airflow does not take what was asked for.
+    from airflow.exceptions import ParamValidationError
+    dag = bag.dags[dag_id]
+    task, moment = dag.get_task(task_id), datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+    params = copy.deepcopy(dag.params)
+    try:
+        for name, value in given.items():
+            params[name] = value
+        params.validate()
+    except ParamValidationError as error:
+        return [type(error).__name__]
+    params = params.dump()
+    context = {"params": params, "data_interval_start": moment, "data_interval_end": moment.replace(hour=13)}
+    context |= {"ti": SimpleNamespace(xcom_pull=lambda **how: 7)}
+    fields = ("start", "end", "namespace") if hasattr(task, "start") else ("application_args",)
+    found = [getattr(task, field) for field in fields]
+    lines = found[0][2:] if fields == ("application_args",) else found
+    return [dag.get_template_env().from_string(line).render(**context) for line in lines]
+
+if "cdc_replay" in bag.dags:
+    beside = {"start": "2026-05-01T00:00Z", "end": "2026-05-01T02:00Z", "namespace": "check"}
+    commands["params"] = {
+        "replay": [asked("cdc_replay", "plan"), asked("cdc_replay", "ingest")],
+        "replay beside": [asked("cdc_replay", "plan", **beside), asked("cdc_replay", "ingest", **beside)],
+        "replay wrong": [asked("cdc_replay", "plan", namespace="No Name"), asked("cdc_replay", "plan", start=7)],
+        "bootstrap": [asked("cdc_bootstrap", "read", table="shop.orders", token_range="-5:"), asked("cdc_bootstrap", "read")],
+        "bootstrap wrong": [asked("cdc_bootstrap", "read", table="orders"), asked("cdc_bootstrap", "read", token_range="1-2")],
+        "publish": [asked("cdc_publish", "publish", since="beginning", again="shop.orders"), asked("cdc_publish", "publish", since="x")],
+        "verify wrong": [asked("cdc_verify", "verify", share=2), asked("cdc_verify", "verify", token_range="x")],
+        "audit wrong": [asked("cdc_audit", "audit", reread="all"), asked("cdc_audit", "audit", ranges=0)],
+    }
 dags = {
     dag_id: {
         "tasks": {task.task_id: told(task) for task in dag.tasks},
@@ -319,7 +352,13 @@ try:
     told = plan.execute({"ti": SimpleNamespace(get_first_reschedule_date=lambda context: None)})
 except (AirflowRescheduleException, ops.AirflowSkipException) as error:
     told = type(error).__name__
-print("@@" + json.dumps([told, plan.reschedule, plan.timeout]))
+replay = ops.PlanReplayOperator(task_id="replay", config=os.environ["WRITETIME_CONFIG"], start="yesterday", end="2026-05-04T13:00")
+try:
+    replay.number({"dag_run": None})
+    wrong = ""
+except ops.AirflowFailException as error:
+    wrong = str(error)
+print("@@" + json.dumps([told, plan.reschedule, plan.timeout, wrong]))
 """
 
 
@@ -331,10 +370,12 @@ def test_a_batch_that_others_are_ahead_of_waits_without_a_retry(tmp_path: Path) 
     store.put(batch_object(bucket.CLUSTER, 2, "manifest"), ahead.to_bytes())
     config = tmp_path / "pipeline.yaml"
     config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
-    assert run(_TURN, tmp_path, config) == ["AirflowRescheduleException", True, 86_400]
+    *told, wrong = run(_TURN, tmp_path, config)
+    assert told == ["AirflowRescheduleException", True, 86_400]
+    assert wrong == "`start` is no time: 'yesterday'. Give it as 2026-01-31T10:00Z."
     seal(store, 2, [])
     # There is no state to maintain yet.
-    assert run(_TURN, tmp_path, config) == ["AirflowSkipException", True, 86_400]
+    assert run(_TURN, tmp_path, config)[:3] == ["AirflowSkipException", True, 86_400]
 
 
 @pytest.fixture(scope="module")
@@ -398,7 +439,7 @@ def test_the_archive_is_cared_for_after_the_seal(loaded: dict[str, Any]) -> None
 
 
 def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
-    assert loaded["commands"] == {
+    assert {name: found for name, found in loaded["commands"].items() if name != "params"} == {
         "cdc_verify": [
             ["--share=0.1", "--seed=20260504", "--wait=900"],
             ["--share=0.1", "--seed=20260504", "--wait=900", "--table=shop.orders", "--token-range=1:2", "--at-rest", "--values"],
@@ -407,6 +448,24 @@ def test_checks_are_told_what_was_asked_for(loaded: dict[str, Any]) -> None:
             ["--end=2026-05-04T09:00:00+00:00", "--start=2026-05-03T09:00:00+00:00", *AUDIT],
             ["--end=2026-05-05T00:00Z", "--start=2026-05-04T00:00Z", *AUDIT],
         ],
+    }
+
+
+def test_what_people_ask_for_reaches_the_jobs_and_nonsense_is_refused(loaded: dict[str, Any]) -> None:
+    wrong = [["ParamValidationError"]] * 2
+    hours = ["2026-05-04T12:00:00+00:00", "2026-05-04T13:00:00+00:00"]
+    assert loaded["commands"]["params"] == {
+        "replay": [[*hours, ""], ["--batch", "7", "--namespace="]],
+        "replay beside": [["2026-05-01T00:00Z", "2026-05-01T02:00Z", "check"], ["--batch", "7", "--namespace=check"]],
+        "replay wrong": wrong,
+        "bootstrap": [
+            ["--table", "shop.orders", "--token-range=-5:", "--due", "--touched"],
+            ["--table", "", "--token-range=", "--due", "--touched"],
+        ],
+        "bootstrap wrong": wrong,
+        "publish": [["--since", "beginning", "--again", "shop.orders"], ["ParamValidationError"]],
+        "verify wrong": wrong,
+        "audit wrong": wrong,
     }
 
 

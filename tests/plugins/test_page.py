@@ -222,7 +222,7 @@ def test_a_batch_of_a_replay_beside_is_its_own(own: Browser, tmp_path: Path) -> 
 
 
 def test_tables(browser: Browser) -> None:
-    assert "shop.orders 2026-05-04 12:10:20Z 8,000 240 80 80 10.9 1" in text(browser.get("tables"))
+    assert "shop.orders 2026-05-04 12:10:20Z 8,000 240 80 80 10.9 2.3 min 1" in text(browser.get("tables"))
 
 
 def test_a_table_that_is_refused_or_waits_is_named_with_its_reason(own: Browser, tmp_path: Path) -> None:

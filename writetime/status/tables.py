@@ -14,14 +14,16 @@ from writetime.status.batches import Batches, BatchFacts
 
 @dataclass(slots=True)
 class TableStatus:
-    """A table over the batches that were looked at. `events` and `applied` by batch, the oldest first; `per_minute` is events a minute over
-    the time from the first of them to the last seal; `unpublished` batches of it are not known to be in Kafka. `rows`: how many current
-    rows it has; None = nobody has told."""
+    """A table over the batches that were looked at. `events`, `applied` and `lags` by batch, the oldest first; a lag (s) is from when a
+    node had finished the oldest segment to the seal, of batches with events of the table. `per_minute` is events a minute over the time
+    from the first of them to the last seal; `unpublished` batches of it are not known to be in Kafka. `rows`: how many current rows it has;
+    None = nobody has told."""
 
     name: str
     total: Accounting
     events: list[int] = field(default_factory=list)
     applied: list[int] = field(default_factory=list)
+    lags: list[int] = field(default_factory=list)
     last_event: datetime | None = None
     per_minute: float = 0.0
     unpublished: int = 0
@@ -68,6 +70,9 @@ def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     for name, accounts in sorted(found.items()):
         status = TableStatus(name, _sum(name, accounts), rows=rows.get(name))
         status.events = [account.events if account else 0 for account in accounts]
+        status.lags = [
+            round(batch.lag[1]) if events and batch.lag else 0 for batch, events in zip(reversed(facts), status.events, strict=True)
+        ]
         status.applied = [account.applied if account else 0 for account in accounts]
         status.per_minute = status.total.events / minutes if minutes else 0.0
         sent = published.sent(name) if published else 0
