@@ -37,6 +37,7 @@ from tools.services.airflow import Airflow
 from tools.services.kafka import Kafka
 from writetime import names
 from writetime.audit import AuditReport
+from writetime.batch.maintained import read_maintained
 from writetime.batch.plan import history, read_sealed
 from writetime.bootstrap.run import runs as bootstrap_runs
 from writetime.config import SparkConfig, load
@@ -286,6 +287,12 @@ def the_others_look_and_change_nothing(live: Live, hours: list[datetime]) -> Non
     maintained = read_sealed(live.store, "live", live.sealed)
     assert maintained is not None
     assert (maintained.number, maintained.kind) == (before + 1, "maintain")
+    came_to = read_maintained(live.store, "live")
+    assert came_to is not None
+    assert (came_to.failed, came_to.before.bytes > 0, came_to.after.bytes > 0) == (0, True, True)
+    assert came_to.before.index_bytes > 0
+    assert [table.name for table in came_to.tables if table.trouble or table.after is None] == []
+    assert {table.name for table in came_to.tables} >= {"lake.shop.orders", "lake.shop__changes.orders"}
 
     run, state = live.trigger("cdc_watch", {})
     assert state == "failed"
@@ -310,7 +317,20 @@ def drift_is_red(live: Live) -> None:
         spark.stop()
     run, state = live.trigger("cdc_verify", {"share": 1, "at_rest": True, "tell_values": True})
     assert state == "failed"
-    assert "drift" in live.airflow.api.log("cdc_verify", run, "verify")
+    log = live.airflow.api.log("cdc_verify", run, "verify")
+    assert "1 rows are not what the ring has" in log
+    assert "shop.orders: drift in 1 of" in log
     live.browser.open_run("cdc_verify", run)
     live.browser.see("verify")
     live.browser.picture("5-drift")
+    link = live.airflow.api.links("cdc_verify", run, "verify")["Report"]
+    live.browser.open_page(link.removeprefix("/writetime/"))
+    live.browser.see("drift shop.orders")
+    live.browser.picture("6-the-report")
+    live.browser.open_page("checks")
+    live.browser.see("drift in 1 rows")
+    live.browser.see("lake.shop.orders")
+    live.browser.picture("7-checks")
+    live.browser.open_page("")
+    live.browser.see("By the last audit")
+    live.browser.picture("8-completeness")
