@@ -19,6 +19,7 @@ from writetime.bootstrap.run import HIGHEST, LOWEST, RangeDone, Run, parse_part,
 from writetime.cli import main
 from writetime.config import PipelineConfig
 from writetime.errors import ConfigError
+from writetime.schema import learn
 from writetime.schema.model import Schema, Table
 from writetime.store import Store
 from writetime.store.local import LocalStore
@@ -38,7 +39,7 @@ def tell_schema(store: Store, *, cdc: bool = True, at: int = 1) -> None:
             for name in ("orders", "notes")
         ],
     }
-    store.put(names.schema_snapshot(CLUSTER, NOW + timedelta(seconds=at), f"v{at}"), json.dumps(document).encode())
+    store.put(names.schema_snapshot(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
 
 
 ORDERS, NOTES = "00000000-0000-1000-8000-000000000007", "00000000-0000-1000-8000-000000000009"
@@ -187,6 +188,45 @@ def test_by_always_a_table_is_read_again_when_its_cdc_is_switched_on_again(store
     tell_schema(store, cdc=True, at=3)
     assert due(store, always) == ["notes", "orders"]
     assert due(store, config("initial")) == []
+
+
+def test_what_was_off_and_on_between_two_looks_is_noticed(store: MemoryStore) -> None:
+    """The logs tell of both; nobody had looked in between."""
+    always = config("always")
+    assert due(store, always) == ["notes", "orders"]
+    for name in ("shop.orders", "shop.notes"):
+        finish(store, begun(store, name), 0, 1)
+        runs.no_longer_due(store, CLUSTER, table(store, name))
+    half_way = begun(store)
+    assert due(store, always) == ["orders"], "it is gone on with"
+    later = int((NOW + timedelta(minutes=5)).timestamp() * 1_000_000)
+    tell_schema(store, cdc=False, at=later)
+    tell_schema(store, cdc=True, at=later + 1)
+    assert due(store, always) == ["notes", "orders"]
+    assert runs.unfinished(store, CLUSTER, table(store), None, "ALL") is None, half_way
+    for name in ("shop.orders", "shop.notes"):
+        read = runs.begin(
+            store, CLUSTER, table(store, name), part=None, ranges=half_way.ranges, consistency="ALL", now=NOW + timedelta(minutes=6)
+        )
+        finish(store, read, 0, 1)
+        runs.no_longer_due(store, CLUSTER, table(store, name))
+    assert due(store, always) == []
+
+
+@pytest.mark.parametrize(
+    ("switches", "since"),
+    [
+        ([], None),
+        ([(1, True)], None),
+        ([(1, False), (2, True)], None),
+        ([(1, True), (2, False)], None),
+        ([(1, True), (2, False), (3, True), (4, True)], 3),
+        ([(1, True), (2, False), (3, True), (4, False), (5, True)], 5),
+        ([(1, True), (2, False), (3, True), (4, False)], None),
+    ],
+)
+def test_since_when_cdc_is_on_again(switches: list[tuple[int, bool]], since: int | None) -> None:
+    assert learn._back(switches) == since
 
 
 def test_a_run_from_before_cdc_was_off_is_not_gone_on_with(store: MemoryStore) -> None:

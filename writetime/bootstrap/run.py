@@ -9,7 +9,7 @@ A run that is not finished is gone on with, whoever started it. A range that was
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -235,16 +235,18 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
     cluster, mode = config.cluster.name, config.snapshot.mode
     if mode == "never" or config.cluster.cql is None:
         return []
-    schema = known_schema(store, cluster).schema()
+    learner = known_schema(store, cluster)
+    schema = learner.schema()
     captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and _wanted(table, config)]
     found = list(runs(store, cluster))
     finished = read_to_the_end(found)
-    open_runs = {run.table_id for run in found if run.part is None and run.finished_at is None}
+    open_runs = _begun(found)
     before = Captured.read(store, _captured(cluster)) or Captured()
-    switched = {table.id for table in captured if table.id not in before.tables}
+    back = _back_since(learner.cdc_back, before, found)
+    switched = {table.id for table in captured if table.id not in before.tables or table.id in back}
     again = switched | set(before.due)
     known = {table.id for table in schema.tables.values() if not table.dropped}
-    seen = dict.fromkeys(switched & set(before.off), now or datetime.now(UTC))
+    seen = dict.fromkeys(switched & set(before.off), now or datetime.now(UTC)) | back
     after = Captured(
         tables=sorted((table.id for table in captured), key=str),
         off=sorted((set(before.tables) | set(before.off)) & known - {table.id for table in captured}, key=str),
@@ -257,6 +259,31 @@ def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> li
         table for table in captured if table.id not in finished or table.id in open_runs or (mode == "always" and table.id in after.due)
     ]
     return sorted(wanted, key=lambda table: table.full_name)
+
+
+def _begun(found: Iterable[Run]) -> set[UUID]:
+    """Ids of the tables whose last reading of all is not finished. One that was given up, and has been followed by another, is over."""
+    last: dict[UUID, Run] = {}
+    for run in found:
+        if run.part is None and (run.table_id not in last or last[run.table_id].started_at <= run.started_at):
+            last[run.table_id] = run
+    return {table_id for table_id, run in last.items() if run.finished_at is None}
+
+
+def _back_since(told: Mapping[UUID, int], before: Captured, found: Iterable[Run]) -> dict[UUID, datetime]:
+    """Since when tables are captured again that were not for a while, by what logs and snapshots have told: also of what was off and on
+    again between two looks. Not of what was noted, or read from its beginning, since then."""
+    read: dict[UUID, datetime] = {}
+    for run in found:
+        if run.part is None and run.finished_at is not None:
+            read[run.table_id] = max(run.started_at, read.get(run.table_id, run.started_at))
+    times = {table_id: datetime.fromtimestamp(at / 1_000_000, UTC) for table_id, at in told.items()}
+
+    def is_new(table_id: UUID, at: datetime) -> bool:
+        noted = before.since.get(table_id)
+        return (noted is None or noted < at) and (table_id not in read or read[table_id] < at)
+
+    return {table_id: at for table_id, at in times.items() if table_id in before.tables and is_new(table_id, at)}
 
 
 def no_longer_due(store: Store, cluster: str, table: Table) -> None:

@@ -21,7 +21,7 @@ The keyspaces `system` and `system_schema`, which every node writes anew at each
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -88,6 +88,7 @@ class _Learnt:
     tables: dict[UUID, Table]
     types: dict[tuple[str, str], UserType]
     cdc_ever: frozenset[UUID]
+    cdc_back: dict[UUID, int]
     left_out: dict[str, WritetimeError]
 
 
@@ -144,6 +145,11 @@ class SchemaLearner:
     def cdc_ever(self) -> frozenset[UUID]:
         """Ids of the tables that had cdc=true at some time of their life."""
         return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
+
+    @property
+    def cdc_back(self) -> dict[UUID, int]:
+        """Of the tables whose cdc was on, then off, and is on again: since when (µs), the last time."""
+        return {table: at for _, keyspace in self._facts for table, at in self._of(keyspace).cdc_back.items()}
 
     @property
     def left_out(self) -> dict[str, WritetimeError]:
@@ -289,7 +295,7 @@ class _Life:
 
 def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
     now = _View(facts)
-    found = _Learnt(None, {}, {}, frozenset(), {})
+    found = _Learnt(None, {}, {}, frozenset(), {}, {})
     cdc_ever: set[UUID] = set()
     for source in ("tables", "views"):
         for clustering, of_row in facts[source].rows.items():
@@ -302,8 +308,12 @@ def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
                     if table.id in found.tables and table.dropped:
                         continue
                     found.tables[table.id] = table
-                    if any(cell.column == "cdc" and cell.value == b"\1" and life.holds(cell.timestamp) for cell in of_row.cells):
+                    told = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
+                    switches = [(at, on) for at, on in told if life.holds(at)]
+                    if any(on for _, on in switches):
                         cdc_ever.add(table.id)
+                    if (back := _back(switches)) is not None:
+                        found.cdc_back[table.id] = back
     for clustering in facts["types"].rows:
         with _or_left_out(found.left_out, keyspace, clustering):
             found.types.update(_user_type(keyspace, now, clustering))
@@ -311,6 +321,19 @@ def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
     with _or_left_out(found.left_out, keyspace, ()):
         known = _keyspace(keyspace, now)
     return replace(found, keyspace=known, cdc_ever=frozenset(cdc_ever))
+
+
+def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
+    """Since when something is on again, by when it was said to be on or off, in that order. None if it was never off in between, or is."""
+    back: int | None = None
+    was_on = off_since_on = False
+    for at, on in switches:
+        if not on:
+            off_since_on, back = was_on, None
+        elif off_since_on and back is None:
+            back = at
+        was_on |= on
+    return back
 
 
 @contextmanager
