@@ -109,7 +109,9 @@ class PlanBatchOperator(PipelineOperator):
         config, store = self.pipeline()
         try:
             keystore = config.cluster.commitlog_keystore
-            released = release(store, config.cluster.name, None if keystore is None else Keystore.from_environment(keystore))
+            released = release(
+                store, config.cluster.name, config.columns.rules, None if keystore is None else Keystore.from_environment(keystore)
+            )
         except WritetimeError as error:
             raise failure(error) from error
         if released:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,10 @@ from writetime.batch.archive import archive
 from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome
 from writetime.batch.plan import plan_ingest
 from writetime.cli import main
+from writetime.columns import Rules
 from writetime.commitlog.encode import encode_segment
 from writetime.commitlog.segment import scan
+from writetime.config import ColumnsConfig
 from writetime.quarantine import release, retry
 from writetime.schema.learn import SchemaLearner
 from writetime.status.batches import Batches
@@ -27,7 +30,7 @@ from writetime.store.local import LocalStore
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
 REF = bucket.ref(0, 1)
 BODY = bucket.mutation(bucket.ORDERS)
-SNAPSHOT = {
+SNAPSHOT: dict[str, Any] = {
     "keyspaces": [{"keyspace_name": "shop", "durable_writes": True, "replication": {"class": "SimpleStrategy"}, "writetime": 1}],
     "tables": [{"keyspace_name": "shop", "table_name": "orders", "id": str(bucket.ORDERS), "cdc": True, "writetime": 1}],
     "columns": [
@@ -80,18 +83,84 @@ def taken_in(store: Store) -> list[str]:
 
 
 def test_a_segment_that_waits_for_a_schema_comes_in_by_itself_when_it_is_there(store: MemoryStore) -> None:
-    assert release(store, bucket.CLUSTER) == []
+    assert release(store, bucket.CLUSTER, Rules()) == []
     tell_schema(store)
-    assert release(store, bucket.CLUSTER) == [REF.incoming]
-    assert release(store, bucket.CLUSTER) == []
+    assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
+    assert release(store, bucket.CLUSTER, Rules()) == []
     assert taken_in(store) == [REF.incoming]
+
+
+def test_a_column_that_nobody_knew_is_told_of_later(store: MemoryStore) -> None:
+    """The batch knew the table, without the column; a first snapshot tells of something else, the next of the column."""
+    fill(store, kind="UnknownColumn")
+    learner = SchemaLearner()
+    learner.apply_snapshot({**SNAPSHOT, "columns": SNAPSHOT["columns"][:1]})
+    store.put(names.batch_object(bucket.CLUSTER, 1, "schema"), learner.to_json().encode())
+    assert release(store, bucket.CLUSTER, Rules()) == []
+    other = {**SNAPSHOT["columns"][0], "column_name": "more", "kind": "regular", "position": -1}
+    store.put(names.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps({**SNAPSHOT, "columns": [other]}).encode())
+    reads = Counting(store)
+    assert release(reads, bucket.CLUSTER, Rules()) == []
+    assert reads.segments == 1
+    # Nothing new: the segment is not read each minute.
+    assert release(reads, bucket.CLUSTER, Rules()) == []
+    assert reads.segments == 1
+    store.put(names.schema_snapshot(bucket.CLUSTER, NOW, "v2"), json.dumps(SNAPSHOT).encode())
+    assert release(reads, bucket.CLUSTER, Rules()) == [REF.incoming]
+
+
+def test_what_the_configuration_refuses_waits_for_a_person(store: MemoryStore) -> None:
+    fill(store, kind="SchemaError")
+    tell_schema(store)
+    assert release(store, bucket.CLUSTER, ColumnsConfig.model_validate({"column.exclude.list": "shop.orders.id"}).rules) == []
+    assert release(store, bucket.CLUSTER, Rules()) == [REF.incoming]
+
+
+class Counting:
+    """A store that counts how often segments are read."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.segments = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        self.segments += name.endswith(".log")
+        return self._store.read(name, *args, **kwargs)
+
+
+def test_an_event_that_was_not_sent_is_listed_and_shown_and_not_retried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = LocalStore(tmp_path / "bucket")
+    fill(place)
+    stem = names.unpublishable(bucket.CLUSTER, "p.shop.orders", 7, 3)
+    about = {"kind": "oversized", "topic": "p.shop.orders", "sequence": [7, 3], "message": "9 bytes are more than the 8", "size": 17}
+    place.put(f"{stem}.bin", b'{"note":"hunter2"}')
+    place.put(f"{stem}.json", json.dumps(about).encode())
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(f"pipeline: p\ncluster: {{name: '{bucket.CLUSTER}', datacenters: [dc1]}}\nbucket: bucket\n", encoding="utf-8")
+
+    def ran(*arguments: str) -> str:
+        main(["quarantine", arguments[0], "--config", str(config), *arguments[1:]])
+        told = capsys.readouterr()
+        return told.out + told.err
+
+    short = f"{stem}.bin".split("/", 2)[2]
+    assert f"{short}\n    oversized: 9 bytes are more than the 8\n    event 3 of batch 7, 17 bytes, was not sent" in ran("list")
+    assert json.loads(ran("list", "--json").splitlines()[-1])["topic"] == "p.shop.orders"
+    assert "hunter2" not in ran("show", short)
+    assert "hunter2" in ran("show", short, "--values")
+    assert "Send all of a table again" in ran("retry", short)
+    tell_schema(place)
+    assert short not in ran("retry", "--all")
 
 
 def test_one_with_another_problem_waits_for_a_person() -> None:
     store = MemoryStore()
     fill(store, kind="MalformedMutation")
     tell_schema(store)
-    assert release(store, bucket.CLUSTER) == []
+    assert release(store, bucket.CLUSTER, Rules()) == []
     done = retry(store, bucket.CLUSTER, pieces(store))
     assert (done.segments, done.objects, done.refused) == ([REF.incoming], [], {})
 

@@ -4,34 +4,44 @@ Strategy: a retry goes through the one door. Where the segment that a piece is o
 is let into the next batch, and is archived then; else the frames of what can be decoded by now are put into the bucket as frames that were
 logged by the same node. What is in the tables already changes nothing when it comes twice. A piece stays in quarantine as it is; its note
 says when it was retried. A segment that only waited for the schema of a table is let in without anybody asking (`release`).
+An event that was not sent is in its changes table all the same, and nothing here sends it.
 
 Seeing is `writetime.status.quarantine`'s business, the commands are in `writetime.quarantine_cli`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import check_segment, known_schema
-from writetime.batch.documents import LedgerEntry
-from writetime.batch.plan import history
+from writetime.batch.documents import LedgerEntry, Problem
+from writetime.batch.plan import history, read_schema
 from writetime.bootstrap.frames import FramesWriter
+from writetime.columns import Rules, why_not
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import CorruptFrame, DecodeError, ObjectNotFound, SchemaError, SegmentError
 from writetime.names import NodeName, SegmentName, SegmentRef
 from writetime.schema.learn import SchemaLearner
+from writetime.schema.model import Schema
 from writetime.status.quarantine import Kept, body_of
 from writetime.store import Store
 
-_WAITS_FOR_SCHEMA: Final = "UnknownTable"
+_WAIT_FOR_SCHEMA: Final = frozenset({"UnknownTable", "UnknownColumn", "SchemaError"})
+"""Kinds of problems that more knowledge of the schema may solve."""
+_OF_EVENTS: Final = (
+    "it is an event, which is not sent in its turn once others have gone after it. Its value is in this object, and it is in the changes "
+    "table. To send all events of its table anew, to a new topic: raise the limit or set kafka.oversized, then trigger cdc_publish with "
+    "`Send all of a table again`"
+)
 _REFUSALS: Final = (DecodeError, SchemaError, SegmentError, ObjectNotFound)
 
 
@@ -50,12 +60,16 @@ def retry(store: Store, cluster: str, pieces: Sequence[Kept], keys: Keystore | N
     learner = known_schema(store, cluster)
     segments: list[str] = []
     refused: dict[str, str] = {}
-    whole = {name for name in {piece.object for piece in pieces} if _waits(store, name) and not check_segment(store, cluster, name, keys)}
+    objects_of = {piece.object for piece in pieces if piece.object}
+    whole = {name for name in objects_of if _waits(store, name) and not check_segment(store, cluster, name, keys)}
     for name in sorted(whole):
         mark_for_retry(store, name)
         segments.append(name)
     objects = []
     for piece in (piece for piece in pieces if piece.object not in whole):
+        if piece.topic:
+            refused[piece.name] = _OF_EVENTS
+            continue
         try:
             objects.append(_put_frame(store, cluster, piece, learner))
         except _REFUSALS as error:
@@ -65,30 +79,91 @@ def retry(store: Store, cluster: str, pieces: Sequence[Kept], keys: Keystore | N
     return Retried(segments, objects, refused)
 
 
-def release(store: Store, cluster: str, keys: Keystore | None = None) -> list[str]:
-    """Let the next batch take in the segments that waited for nothing but the schema of tables that are known by now; their objects."""
+def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = None) -> list[str]:
+    """Let the next batch take in the segments that waited for nothing but the schema of tables, as far as more of that is known by now than
+    when they were put into quarantine: a table, a column, a type. Their objects.
+
+    A segment is looked at once for each thing that is learnt of its tables, since that reads all of it. What waits for anything else, such
+    as a rule of the configuration or a name in the warehouse, waits for a person."""
     sealed = history(store, cluster).sealed
-    waiting: dict[str, set[UUID]] = {}
+    waiting: dict[str, LedgerEntry] = {}
     for name in sealed.held if sealed else ():
         entry = LedgerEntry.read(store, SegmentRef.from_object(name).ledger)
-        if entry is not None and entry.state == "quarantined" and (tables := _unknown_tables(store, entry)):
-            waiting[name] = tables
+        if entry is not None and entry.state == "quarantined" and _waits_for_schema(entry):
+            waiting[name] = entry
     if not waiting:
         return []
-    known = known_schema(store, cluster).schema().tables.keys()
-    released = [name for name, tables in waiting.items() if tables <= known and not check_segment(store, cluster, name, keys)]
-    for name in released:
-        mark_for_retry(store, name)
+    known = known_schema(store, cluster).schema()
+    released = []
+    for name, entry in waiting.items():
+        tables = _tables_of(store, entry)
+        if tables is None or not _is_more(store, cluster, entry, tables, known, rules) or _was_tried(store, entry, tables, known):
+            continue
+        if not check_segment(store, cluster, name, keys):
+            mark_for_retry(store, name)
+            released.append(name)
     return released
 
 
-def _unknown_tables(store: Store, entry: LedgerEntry) -> set[UUID]:
-    """The tables that are all that the segment waits for; none if it waits for something else as well."""
-    if any(problem.kind != _WAITS_FOR_SCHEMA or problem.quarantined_as is None for problem in entry.problems):
-        return set()
-    notes = [(problem.quarantined_as or "").removesuffix(".bin") + ".json" for problem in entry.problems]
-    found = [json.loads(store.read(name)).get("table_id") for name in notes if store.head(name) is not None]
-    return {UUID(table_id) for table_id in found} if len(found) == len(notes) and all(found) else set()
+def _waits_for_schema(entry: LedgerEntry) -> bool:
+    return bool(entry.problems) and all(problem.kind in _WAIT_FOR_SCHEMA and problem.quarantined_as for problem in entry.problems)
+
+
+def _tables_of(store: Store, entry: LedgerEntry) -> set[UUID] | None:
+    """The tables that the segment waits for; None if that is not known of all that it waits for."""
+    found = set()
+    for problem in entry.problems:
+        table_id = problem.table_id or _note_of(store, problem).get("table_id")
+        if table_id is None:
+            return None
+        found.add(table_id if isinstance(table_id, UUID) else UUID(table_id))
+    return found
+
+
+def _is_more(store: Store, cluster: str, entry: LedgerEntry, tables: set[UUID], known: Schema, rules: Rules) -> bool:
+    """Whether each of the tables can be shown by what is known now, and more is known of it than the batch knew that could not."""
+    try:
+        then = read_schema(store, cluster, entry.batch).schema()
+    except ObjectNotFound:
+        # Pruned, so it was long ago.
+        then = Schema()
+    for table_id in tables:
+        table = known.tables.get(table_id)
+        if table is None or _about(table_id, known) == _about(table_id, then) or why_not(table, known, rules) is not None:
+            return False
+    return True
+
+
+def _was_tried(store: Store, entry: LedgerEntry, tables: set[UUID], known: Schema) -> bool:
+    """Whether the segment was looked at with that knowledge before; notes that it is now."""
+    digest = hashlib.blake2b("".join(_about(table_id, known) for table_id in sorted(tables)).encode(), digest_size=16).hexdigest()
+    problem = entry.problems[0]
+    about = _note_of(store, problem)
+    if about.get("tried_with") == digest:
+        return True
+    if about:
+        store.put(_note_name(problem), json.dumps({**about, "tried_with": digest}, indent=1).encode())
+    return False
+
+
+def _about(table_id: UUID, schema: Schema) -> str:
+    """All that a schema says of a table, user types of its keyspace included; "" if it does not know it."""
+    table = schema.tables.get(table_id)
+    if table is None:
+        return ""
+    return repr((table, sorted((name, repr(each)) for name, each in schema.types.items() if name[0] == table.keyspace)))
+
+
+def _note_name(problem: Problem) -> str:
+    return (problem.quarantined_as or "").removesuffix(".bin") + ".json"
+
+
+def _note_of(store: Store, problem: Problem) -> dict[str, Any]:
+    """What was noted of a piece; nothing if somebody has tidied up."""
+    try:
+        return dict(json.loads(store.read(_note_name(problem))))
+    except ObjectNotFound:
+        return {}
 
 
 def _waits(store: Store, name: str) -> bool:
@@ -102,6 +177,7 @@ def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) 
     if body is None or piece.kind == "corrupt_frame":
         hint = "Put a good copy of the segment in its place."
         raise CorruptFrame("its bytes are damaged", operation="retry a frame", obj=piece.object, position=piece.position, hint=hint)
+    assert piece.node is not None
     version = SegmentName.parse(f"{piece.segment}.log").version
     decode_mutation(body, learner.schema(), version=version)
     now = datetime.now(UTC)

@@ -41,7 +41,7 @@ def list_(config: _Config, as_json: _AsJson = False) -> None:
             # A name is there to be copied: it stands whole, in a line of its own.
             typer.secho(piece.name.split("/", 2)[2], bold=True)
             typer.echo(f"    {piece.kind}: {piece.message}")
-            typer.echo(f"    {piece.size} bytes at {piece.position} of {piece.object}, batch {piece.batch or 'unknown'}")
+            typer.echo(f"    {_place_of(piece)}")
             if piece.settled_in is not None:
                 typer.echo(f"    settled: batch {piece.settled_in} could use it")
 
@@ -63,7 +63,7 @@ def show(
     store, cluster, _ = _place(config)
     found = _named(store, cluster, piece)
     typer.echo(f"{found.kind}: {found.message}")
-    typer.echo(f"{found.object} at {found.position}, {found.size} bytes, batch {found.batch or 'unknown'}")
+    typer.echo(_place_of(found))
     rules = Rules() if all_tables else load(config).columns.rules
     seen = look(Batches(store, cluster), found, _Everything(known_schema(store, cluster), all_tables), rules, values=values)
     if seen.table:
@@ -91,7 +91,7 @@ def retry_(
     if bool(pieces) == everything:
         raise ConfigError("give pieces or --all", operation="retry what is in quarantine")
     store, cluster, keys = _place(config)
-    waiting = (piece for piece in _pieces(store, cluster) if piece.settled_in is None)
+    waiting = (piece for piece in _pieces(store, cluster) if piece.settled_in is None and not piece.topic)
     found = list(waiting) if everything else [_named(store, cluster, name) for name in pieces or ()]
     done = retry(store, cluster, found, keys)
     for name in done.segments:
@@ -159,4 +159,10 @@ def _about(piece: Kept) -> dict[str, Any]:
     fields = {
         name: getattr(piece, name) for name in ("name", "segment", "position", "size", "kind", "message", "batch", "object", "settled_in")
     }
-    return {**fields, "node": piece.node.host_id}
+    return {**fields, "node": piece.node.host_id if piece.node else None, "topic": piece.topic or None}
+
+
+def _place_of(piece: Kept) -> str:
+    if piece.topic:
+        return f"event {piece.position} of batch {piece.batch}, {piece.size} bytes, was not sent to {piece.topic}"
+    return f"{piece.size} bytes at {piece.position} of {piece.object}, batch {piece.batch or 'unknown'}"

@@ -20,6 +20,7 @@ from tests.spark_jobs.test_kafka import consume
 from writetime import names
 from writetime.batch.archive import archive
 from writetime.batch.documents import Sealed
+from writetime.columns import Rules
 from writetime.commitlog.encode import encode_mutation
 from writetime.config import KafkaConfig
 from writetime.model import Liveness, Mutation, PartitionUpdate, Row
@@ -85,14 +86,14 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     assert first["at"].timestamp() == (START.timestamp() + 100)
 
     # Nothing has changed but that somebody asks for it again.
-    assert release(ring.store, CLUSTER) == []
+    assert release(ring.store, CLUSTER, Rules()) == []
     ring.write(encode_mutation(create_table(LATE, micros(20)), Schema(tables=TABLES)))
     ring.write(unknown(4))
     ring.finish_and_ship(30)
     second = run(ring, 200)
     assert (second.segments[0].problems, second.held) == ([], [outcome.object])
     assert [row["settled_in"] for row in pieces(ring)] == [None, None]
-    assert release(ring.store, CLUSTER) == [outcome.object]
+    assert release(ring.store, CLUSTER, Rules()) == [outcome.object]
     third = run(ring, 300)
     assert third.held == []
     assert [row["settled_in"] for row in pieces(ring)] == [third.number] * 2

@@ -40,10 +40,11 @@ _RANGES: Final = frozenset({"corrupt_section", "torn_tail"})
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A piece in quarantine. `name` is the object with its bytes; `position` and `size` in bytes of the segment. `settled_in`: the batch
-    that could use it, after `batch` could not; `retried_at`: when a person has last asked for that."""
+    that could use it, after `batch` could not; `retried_at`: when a person has last asked for that. Of an event
+    that could not be sent there is no node: its `topic`, the batch that it is of, and as `position` its number there."""
 
     name: str
-    node: names.NodeName
+    node: names.NodeName | None
     segment: str
     position: int
     size: int
@@ -53,6 +54,7 @@ class Kept:
     object: str
     settled_in: int | None = None
     retried_at: datetime | None = None
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,23 @@ def look(batches: Batches, kept: Kept, learner: Known, rules: Rules, *, values: 
         data = batches.store.read(kept.name, end=16 << 20)
     except ObjectNotFound:
         return Look(hidden="its bytes are gone")
+    if kept.topic:
+        return look_at_event(data, values=values)
     body = body_of(kept.kind, data)
     if body is None:
         return Look(hidden="it is a range of the log and no single frame: it may hold any keyspace")
     return look_at(body, learner, rules, version=_version(kept), values=values)
+
+
+def look_at_event(data: bytes, *, values: bool) -> Look:
+    """A look at an event's value, from which the pipeline's rules have left out what they hide: it was to be published so."""
+    if not values:
+        return Look(hidden=_ASK)
+    try:
+        text = json.dumps(json.loads(data), indent=1, ensure_ascii=False)
+    except ValueError:
+        return Look(hex=hex_lines(data))
+    return Look(lines=tuple(islice(text.splitlines(), _LINES)))
 
 
 def look_at(body: bytes, learner: Known, rules: Rules, *, version: int, values: bool) -> Look:
@@ -162,6 +177,8 @@ def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutati
 def _read(batches: Batches, name: str) -> Kept | None:
     """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up."""
     pieces = name.split("/")
+    if name.startswith(names.unpublishable_prefix(batches.cluster)):
+        return _read_event(batches, name)
     if len(pieces) != 6:
         return None
     try:
@@ -182,6 +199,27 @@ def _read(batches: Batches, name: str) -> Kept | None:
         object=str(about.get("object", "")),
         settled_in=about.get("settled_in"),
         retried_at=_moment(about.get("retried_at")),
+    )
+
+
+def _read_event(batches: Batches, name: str) -> Kept | None:
+    """An event that could not be sent, by the note on it."""
+    try:
+        about: dict[str, Any] = json.loads(batches.store.read(name))
+        batch, ordinal = (int(number) for number in about["sequence"])
+    except (ObjectNotFound, ValueError, KeyError, TypeError):
+        return None
+    return Kept(
+        name=name.removesuffix(".json") + ".bin",
+        node=None,
+        segment="",
+        position=ordinal,
+        size=int(about.get("size") or 0),
+        kind=str(about.get("kind", "")),
+        message=str(about.get("message", "")),
+        batch=batch,
+        object="",
+        topic=str(about.get("topic", "")),
     )
 
 
