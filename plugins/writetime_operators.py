@@ -489,7 +489,7 @@ class PublishDueOperator(PipelineOperator):
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
         if config.kafka is None and config.files is None:
-            raise AirflowSkipException("the pipeline has neither `kafka` nor `files`: nothing is published")
+            raise AirflowSkipException("the pipeline has no `kafka`, and `files: null`: nothing is published")
         heartbeat, now = config.kafka.heartbeat_interval_ms if config.kafka else 0, int(time.time() * 1000)
         if self.since == "last" and not publish_due(store, config.cluster.name, heartbeat_ms=heartbeat, now=now):
             raise AirflowSkipException("every sealed batch has been published")

@@ -144,20 +144,23 @@ def _setting(admin: AdminClient, topic: str, name: str) -> str:
     return str(future.result(timeout=_TIMEOUT_SECONDS)[name].value)
 
 
-def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> dict[str, int]:
-    """How many bytes key and value of a record may have, by topic: what the producer and the topic allow, less what a record has beside."""
+def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, PublishError]]:
+    """How many bytes key and value of a record may have, by topic: what the producer and the topic allow, less what a record has beside.
+    And the topics that do not tell, and why."""
     own = int(kafka.producer.get("message.max.bytes", _LIBRDKAFKA_MAX))
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     admin = AdminClient(client_options(kafka))  # whose end would be the end of what it is asked for
     found = admin.describe_configs(resources) if resources else {}
-    limits = {}
+    limits: dict[str, int] = {}
+    silent: dict[str, PublishError] = {}
     for resource, future in found.items():
         try:
             allowed = int(future.result(timeout=_TIMEOUT_SECONDS)["max.message.bytes"].value)
         except KafkaException as error:
-            raise _failure("ask for a topic's settings", resource.name, error) from error
-        limits[resource.name] = min(own, allowed) - _BESIDE - len(resource.name)
-    return limits
+            silent[resource.name] = _failure("ask for a topic's settings", resource.name, error)
+        else:
+            limits[resource.name] = min(own, allowed) - _BESIDE - len(resource.name)
+    return limits, silent
 
 
 def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:

@@ -229,7 +229,10 @@ class Outbox:
         others = [*([self.kafka.topic_prefix] if statements else []), *([] if tells is None else [tells.topic])]
         unmade = ensure_topics(self.kafka, [*wanted, *others])
         refused |= {self._named(topic): error for topic, error in unmade.items()}
-        self._limit(encoders, [topic for topic in wanted if topic not in unmade], None if tells and tells.topic in unmade else tells)
+        silent = self._limit(
+            encoders, [topic for topic in wanted if topic not in unmade], None if tells and tells.topic in unmade else tells
+        )
+        refused |= {self._named(topic): error for topic, error in silent.items()}
         parts = [
             self._table_records(life, encoders[life.table.id], known.sent(name))
             for name, lives in found.items()
@@ -244,15 +247,16 @@ class Outbox:
         spread = reduce(DataFrame.unionByName, parts).repartition(self.kafka.publishers, "publisher")
         return spread.sortWithinPartitions("publisher", "batch", "stream", "ordinal"), refused
 
-    def _limit(self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], tells: Tells | None) -> None:
-        """Tell encoders what is too large for their topics, and what to do about it."""
+    def _limit(self, encoders: Mapping[UUID, Encoder], topics: Sequence[str], tells: Tells | None) -> dict[str, PublishError]:
+        """Tell encoders what is too large for their topics, and what to do about it. Topics that do not tell, and why."""
         if self.kafka.oversized == "wait":
-            return
-        limits = message_limits(self.kafka, topics)
+            return {}
+        limits, silent = message_limits(self.kafka, topics)
         for encoder in encoders.values():
             if encoder.topic in limits:
                 limit = limits[encoder.topic]
                 encoder.oversized = Oversized(self.kafka.oversized, limit, self.config.bucket, self.config.cluster.name, tells)
+        return silent
 
     def _ddl(self, known: Published) -> tuple[list[tuple[Any, ...]], dict[str, WritetimeError]]:
         """RECORDS of the DDL that is not known to be told; all of one publisher, whose progress makes them go once. And why not."""

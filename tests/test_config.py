@@ -46,6 +46,18 @@ def test_folders_are_meant_from_the_files_place(tmp_path: Path) -> None:
     assert load(write(tmp_path, MINIMAL | {"bucket": "gs://b/p"})).bucket == "gs://b/p"
 
 
+def test_events_come_out_as_files_where_there_is_no_kafka_unless_nobody_wants_them(tmp_path: Path) -> None:
+    def files(**more: Any) -> str | None:
+        found = load(write(tmp_path, {**MINIMAL, "bucket": "gs://lake/cdc", **more})).files
+        return found.url if found else None
+
+    assert files() == "gs://lake/cdc/events/ring"
+    assert files(bucket="bucket") == str(tmp_path / "bucket" / "events" / "ring")
+    assert files(files=None) is None
+    assert files(files={"url": "s3://other"}) == "s3://other"
+    assert files(kafka={"bootstrap.servers": "k:9092", "topic.prefix": "p"}) is None
+
+
 def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = MINIMAL | {"node": {"cdc_raw": "raw", "username": "u-${WHO}", "password": "${CQL_SECRET}"}}
     path = write(tmp_path, document)

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shippers.seen import Metrics
 from tests.status import bucket
 from writetime import metrics, verify
+from writetime.bootstrap.run import RangeDone, begin, finish_range, split, update
 from writetime.cli import main
 from writetime.status.batches import Batches
 from writetime.store.local import LocalStore
@@ -35,6 +36,11 @@ def folder(tmp_path: Path) -> Path:
     for hour in (1, 2):
         when = bucket.START + timedelta(hours=hour)
         verify.write_report(LocalStore(tmp_path), VerifyReport(cluster=bucket.CLUSTER, started_at=when, finished_at=when, **about))
+    store = LocalStore(tmp_path)
+    table = bucket.learner().schema().tables[bucket.ORDERS]
+    reading = begin(store, bucket.CLUSTER, table, part=None, ranges=split([], None, 2), consistency="ALL", now=bucket.START)
+    finish_range(store, reading, 0, RangeDone(rows=10, frames=3, objects=[]))
+    update(store, reading, bucket.START)
     return tmp_path
 
 
@@ -53,6 +59,10 @@ def test_what_the_bucket_tells(folder: Path) -> None:
     assert found["writetime_verify_drift_rows"] == [({"cluster": bucket.CLUSTER, "table": "shop.orders"}, 2)]
     assert found["writetime_verify_finished_timestamp_seconds"][0][1] == (bucket.START + timedelta(hours=2)).timestamp()
     assert "writetime_audit_alarms" not in found
+    (table,) = found["writetime_bootstrap_remaining_ranges"]
+    assert table == ({"cluster": bucket.CLUSTER, "table": "shop.orders"}, 1)
+    assert found["writetime_bootstrap_rows"][0][1] == 10
+    assert found["writetime_refused_tables"][0][1] == 0
     assert {labels["table"] for labels, _ in found["writetime_batch_updates"]} <= set(bucket.TABLES)
 
 

@@ -643,8 +643,12 @@ class PipelineConfig(_Model):
     columns: ColumnsConfig = ColumnsConfig()
     events: EventsConfig = EventsConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
-    kafka: KafkaConfig | None = Field(default=None, description="Absent: nothing is published to Kafka.")
-    files: FilesConfig | None = Field(default=None, description="Absent: no events are written to files.")
+    kafka: KafkaConfig | None = Field(default=None, description="Absent: events go to `files`.")
+    files: FilesConfig | None = Field(
+        default=None,
+        description="Events as Avro files. Absent: in `events/<cluster>/` of the bucket where there is no `kafka`, else none; null: none "
+        "in any case.",
+    )
     quarantine: QuarantineConfig = QuarantineConfig()
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
@@ -744,6 +748,9 @@ def _absolute(config: PipelineConfig, base: Path) -> PipelineConfig:
         update["catalog"] = config.catalog.model_copy(update={"warehouse": folder(config.catalog.warehouse)})
     if config.files is not None:
         update["files"] = config.files.model_copy(update={"url": folder(config.files.url)})
+    elif config.kafka is None and "files" not in config.model_fields_set:
+        # Events come out without any service, unless somebody wants none.
+        update["files"] = FilesConfig(url=f"{update['bucket'].rstrip('/')}/{names.events_prefix(config.cluster.name).rstrip('/')}")
     if config.kafka is not None:
         files = {name: getattr(config.kafka, f"schema_registry_{name}") for name in ("ca", "certificate", "key")}
         given = {f"schema_registry_{name}": (base / path).resolve() for name, path in files.items() if path is not None}

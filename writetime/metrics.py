@@ -17,6 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from writetime.batch.documents import Document
+    from writetime.bootstrap.run import Run
     from writetime.status.batches import Batches
     from writetime.status.nodes import RingStatus
     from writetime.store import Store
@@ -45,6 +46,11 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_verify_drift_rows": "Rows that differed from the ring then, and ought not to.",
     "writetime_verify_unsettled_rows": "Rows that differed then, and may.",
     "writetime_verify_failed_tables": "Tables that could not be compared then.",
+    "writetime_bootstrap_started_timestamp_seconds": "Of a table: when its last reading from the ring was begun.",
+    "writetime_bootstrap_remaining_ranges": "Token ranges that it has not read to their end; 0: it is finished.",
+    "writetime_bootstrap_ranges": "Token ranges that it has.",
+    "writetime_bootstrap_rows": "Rows that it has read.",
+    "writetime_bootstrap_frames": "Frames that it has put into the bucket, for what was news.",
     "writetime_audit_finished_timestamp_seconds": "When cdc_audit last finished.",
     "writetime_audit_alarms": "Gaps in replicas' logs that nothing explained then.",
     "writetime_audit_gaps": "All gaps then.",
@@ -74,7 +80,12 @@ def samples(batches: Batches) -> list[Sample]:
     from writetime.status.tables import tables
 
     found = ring(batches)
-    told = [*_of_batches(found), *_of_nodes(found), *_of_reports(batches.store, batches.cluster)]
+    told = [
+        *_of_batches(found),
+        *_of_nodes(found),
+        *_of_reports(batches.store, batches.cluster),
+        *_of_bootstrap(batches.store, batches.cluster),
+    ]
     about = tables(batches)
     told.append(("writetime_refused_tables", {}, len(about.refused)))
     if about.published is not None:
@@ -129,6 +140,23 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         yield "writetime_waiting_segments", labels, node.waiting
         yield "writetime_waiting_bytes", labels, node.waiting_size
         yield "writetime_growing_segments", labels, node.growing
+
+
+def _of_bootstrap(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.bootstrap.run import runs
+
+    last: dict[str, Run] = {}
+    for run in runs(store, cluster):
+        name = f"{run.keyspace}.{run.table}"
+        if name not in last or last[name].started_at <= run.started_at:
+            last[name] = run
+    for name, run in sorted(last.items()):
+        labels = {"table": name}
+        yield "writetime_bootstrap_started_timestamp_seconds", labels, run.started_at.timestamp()
+        yield "writetime_bootstrap_remaining_ranges", labels, run.remaining
+        yield "writetime_bootstrap_ranges", labels, len(run.ranges)
+        yield "writetime_bootstrap_rows", labels, run.rows
+        yield "writetime_bootstrap_frames", labels, run.frames
 
 
 def _of_reports(store: Store, cluster: str) -> Iterator[Sample]:

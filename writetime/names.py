@@ -10,6 +10,7 @@
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome; and
                                                                           unwritable.json if the warehouse refused a table
     clock/<cluster>                                                       written to see what time the store has
+    events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, where there is no Kafka
     published/<cluster>.json                                              how far publishing is known to be
     maintained/<cluster>.json                                             what the last maintenance came to
     shelved/<cluster>.json                                                how far the archive is packed, and what was let go
@@ -362,6 +363,11 @@ def clock(cluster: str) -> str:
 
 def shelved(cluster: str) -> str:
     return f"shelved/{part(cluster)}.json"
+
+
+def events_prefix(cluster: str) -> str:
+    """Where events go as Avro files, unless the configuration names another place."""
+    return f"events/{part(cluster)}/"
 
 
 def maintained(cluster: str) -> str:

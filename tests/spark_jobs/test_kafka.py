@@ -325,7 +325,11 @@ def test_limits_are_those_of_topic_and_producer(kafka: KafkaConfig, topic: str) 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for future in admin.create_topics([NewTopic(small, 1, 1, config={"max.message.bytes": "5000"})]).values():
         future.result(timeout=30)
-    limits = message_limits(kafka.model_copy(update={"producer": {"message.max.bytes": 20_000}}), [topic, small])
+    absent = f"{kafka.topic_prefix}.shop.absent"
+    limits, silent = message_limits(kafka.model_copy(update={"producer": {"message.max.bytes": 20_000}}), [topic, small, absent])
+    # One that does not tell keeps nothing from the others.
+    assert limits.keys() == {topic, small}
+    assert absent in str(silent[absent])
     assert 19_000 < limits[topic] < 20_000
     assert 4000 < limits[small] < 5000
     # What is as large as that goes.

@@ -81,7 +81,7 @@ def test_events_go_out_over_tls_with_no_more_rights_than_documented(broker: Kafk
     topic = f"{PREFIX}.shop.orders"
     for _ in range(2):
         assert ensure_topics(kafka, [topic]) == {}
-    assert message_limits(kafka, [topic]).keys() == {topic}
+    assert message_limits(kafka, [topic])[0].keys() == {topic}
     assert send(kafka, rows(topic, range(1, 8))) == 7
     assert read_progress(kafka, 0) == {topic: (1, 7)}
     send_heartbeat(kafka, b"{}", b"{}")

@@ -106,7 +106,7 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     kafka = KafkaConfig.model_validate(given)
     config = ring.config.model_copy(update={"kafka": kafka})
     limits = {f"{topic}.shop.orders": 10, f"{topic}.shop.late": 1_000_000}
-    monkeypatch.setattr(publish, "message_limits", lambda *_: limits)
+    monkeypatch.setattr(publish, "message_limits", lambda *_: (limits, {}))
     # DDL of two tables and of a keyspace's, what the two pieces and the event are told by, and the rows of the late table.
     assert publish.run(config).waiting == {}
     large = names.unpublishable(CLUSTER, f"{topic}.shop.orders", 1, 1) + ".bin"

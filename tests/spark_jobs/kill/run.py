@@ -195,9 +195,9 @@ class Kills(Orders):
             chance = self.random.random()
             if chance < 0.08:
                 yield "rivals"
-            elif chance < 0.16 and job == "publish":
+            elif chance < 0.28 and job == "publish":
                 yield "outage"
-            elif chance < 0.3:
+            elif chance < 0.4:
                 yield "moment"
             elif chance < 0.9:
                 yield next(self._points[job])
@@ -264,6 +264,7 @@ class Kills(Orders):
     def _be_without_broker(self, pieces: list[Piece]) -> None:
         """Batches come in while there is no broker, and publishing fails; then all of it is to be caught up with."""
         self._wait_for_broker()
+        say(f"  broker away for {ABSENCE} batches")
         self.result.absences += 1
         self.kafka.stop()
         for _ in range(ABSENCE):
