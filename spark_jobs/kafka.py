@@ -59,6 +59,7 @@ _OF_ONE_TOPIC = (
 )
 """What a broker has against an event or its topic, and meets again however often it is sent."""
 _NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_NOT_TOLD = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
 _LIBRDKAFKA_MAX = 1_000_000
 _BESIDE = 256  # a record's frame and its headers
@@ -157,7 +158,13 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
         try:
             allowed = int(future.result(timeout=_TIMEOUT_SECONDS)["max.message.bytes"].value)
         except KafkaException as error:
-            silent[resource.name] = _failure("ask for a topic's settings", resource.name, error)
+            if error.args[0].code() in _NOT_TOLD:
+                # Who may not ask goes by what the producer allows. Were the topic's own limit less, the broker would refuse the event, and
+                # the table wait.
+                limits[resource.name] = own - _BESIDE - len(resource.name)
+                log.warning("the topic's limit may not be asked for", topic=resource.name, right="DescribeConfigs")
+            else:
+                silent[resource.name] = _failure("ask for a topic's settings", resource.name, error)
         else:
             limits[resource.name] = min(own, allowed) - _BESIDE - len(resource.name)
     return limits, silent

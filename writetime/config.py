@@ -338,9 +338,9 @@ class KafkaConfig(_Model):
         "VariableScaleDecimal. double: the nearest.",
     )
     oversized: Literal["wait", "claim-check", "quarantine"] = Field(
-        default="wait",
-        description="What becomes of an event that is larger than a message may be. wait: its table waits, others go on. claim-check: it "
-        "lies in the bucket, and an event without rows says where. quarantine: it lies in the quarantine, and is not sent.",
+        default="claim-check",
+        description="What becomes of an event that is larger than a message may be. claim-check: it lies in the bucket, and an event "
+        "without rows says where. quarantine: it lies in the quarantine, and is not sent. wait: its table waits, others go on.",
     )
     include_schema_changes: bool = Field(
         default=True, alias="include.schema.changes", description="DDL of captured tables is told on the topic <topic.prefix>."

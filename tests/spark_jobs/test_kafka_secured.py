@@ -82,6 +82,9 @@ def test_events_go_out_over_tls_with_no_more_rights_than_documented(broker: Kafk
     for _ in range(2):
         assert ensure_topics(kafka, [topic]) == {}
     assert message_limits(kafka, [topic])[0].keys() == {topic}
+    # Who may not ask for a topic's limit goes by the producer's.
+    (limit,), silent = message_limits(kafka, ["elsewhere"])[0].values(), message_limits(kafka, ["elsewhere"])[1]
+    assert (990_000 < limit < 1_000_000, silent) == (True, {})
     assert send(kafka, rows(topic, range(1, 8))) == 7
     assert read_progress(kafka, 0) == {topic: (1, 7)}
     send_heartbeat(kafka, b"{}", b"{}")

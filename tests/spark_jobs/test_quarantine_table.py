@@ -27,6 +27,7 @@ from writetime.model import Liveness, Mutation, PartitionUpdate, Row
 from writetime.quarantine import release
 from writetime.schema.model import Column, Schema, Table
 from writetime.schema.system import TABLES
+from writetime.store.checksum import crc32c
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -125,3 +126,18 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     assert publish.run(config, everything=True).events == 0
     assert len(consume(kafka, f"{topic}.__quarantine")) == len(told)
     assert pieces(ring) == list(rows.values())
+
+    # By default it goes as a claim, and its value lies in the bucket as a consumer would have had it.
+    claims = KafkaConfig.model_validate({**given, "topic.prefix": f"{topic}c", "oversized": "claim-check"})
+    monkeypatch.setattr(publish, "message_limits", lambda *_: ({f"{topic}c.shop.orders": 10}, {}))
+    assert KafkaConfig.model_validate({"bootstrap.servers": "k:1", "topic.prefix": "p"}).oversized == "claim-check"
+    assert publish.run(ring.config.model_copy(update={"kafka": claims}), everything=True).waiting == {}
+    ((_, _, value),) = consume(claims, f"{topic}c.shop.orders")
+    told_of = json.loads(value or b"")
+    assert told_of["after"] is None
+    claim = told_of["claim"]
+    content = ring.store.read(claim["url"].removeprefix(f"{ring.store.url.rstrip('/')}/"))
+    assert (len(content), crc32c(content)) == (claim["size"], claim["crc32c"])
+    assert json.loads(content)["source"]["sequence"] == told_of["source"]["sequence"]
+    assert json.loads(content)["after"] is not None
+    assert publish.run(ring.config.model_copy(update={"kafka": claims}), everything=True).events == 0
