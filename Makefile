@@ -24,8 +24,8 @@ up: setup ## the same as demo, and leave Kafka and Airflow running
 down: ## stop what `make up` left running
 	@$(PYTHON) -m tools.demo down
 
-test: setup ## all tests that need nothing but set-up
-	@$(PYTHON) -m pytest -m "not gcs and not s3 and not browser" $(ARGS)
+test: setup ## all tests that need nothing but set-up, in two processes side by side
+	@$(PYTHON) -m tools.tests $(ARGS)
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server

@@ -85,6 +85,8 @@ def test_the_transform_reads_every_kind_of_event(classpath: str) -> None:
     updated = changed(SCHEMA, held, held)
     deleted = changed(SCHEMA, held, None, op="d", reason="row_delete")
     truncated = changed(SCHEMA, None, None, op="t", reason="truncate", key=None)
+    # A range or partition delete as one event (`events.deletes: one`): no rows, its prefix for a key.
+    at_once = changed(SCHEMA, None, None, op="d", reason="range_delete")
     key, _ = record(deleted)
     found = unwrapped(
         classpath,
@@ -95,6 +97,9 @@ def test_the_transform_reads_every_kind_of_event(classpath: str) -> None:
         record(updated, cells=True),
         record(updated, claim=True),
         record(truncated),
+        record(changed(SCHEMA, None, held, op="c")),
+        record(changed(SCHEMA, None, held, op="r")),
+        record(at_once),
     )
     assert found[0] == {**SHOWN, **TOLD}
     assert found[1] == {**SHOWN, **TOLD, "__op": "d", "__source_reason": "row_delete", "__deleted": "true"}
@@ -103,4 +108,8 @@ def test_the_transform_reads_every_kind_of_event(classpath: str) -> None:
     assert found[3] == {**SHOWN, **TOLD, "exact": {"scale": 2, "value": "AJY="}}
     assert found[4]["v"] == {"value": "é", "deletion_ts": None, "set": False, "writetime": None}
     # Without rows there is nothing to unwrap: of a claim, and of a truncate.
-    assert found[5:] == [None, None]
+    assert found[5:7] == [None, None]
+    # What was new, and what was read from the ring.
+    assert found[7:9] == [{**SHOWN, **TOLD, "__op": op} for op in ("c", "r")]
+    # Of many rows gone at once there is none to show, either: who unwraps wants an event for each.
+    assert found[9] is None
