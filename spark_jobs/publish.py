@@ -87,25 +87,16 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
         return Published(batch=0, events=0)
     if again and config.kafka is not None:
         _forget(config, config.kafka, store, again)
-    known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name)
-    kafka_due = config.kafka is not None and (everything or known is None or known.batch < sealed.number or bool(known.waiting))
-    filed = 0 if config.files is None or everything else files_up_to(config.files)
-    files_due = config.files is not None and filed < sealed.number
-    published = (known or Published(batch=0, events=0)).model_copy(update={"events": 0})
+    sinks = _Sinks(config, store, sealed.number, everything)
+    published = sinks.known or Published(batch=0, events=0)
+    published = published.model_copy(update={"events": 0})
     not_filed: WritetimeError | None = None
-    if kafka_due or files_due:
+    if sinks.kafka_due or sinks.files_due:
         spark = spark_session(config, f"writetime publish {config.pipeline}")
         try:
-            if config.files is not None and files_due:
-                try:
-                    done = to_files(config, config.files, store, spark, filed, sealed.number)
-                except WritetimeError as error:
-                    not_filed = error
-                else:
-                    if config.kafka is None:
-                        published = Published(batch=done.batch, events=done.events, kafka=False)
-                        write_published(store, config.cluster.name, published)
-            if config.kafka is not None and kafka_due:
+            if sinks.files_due:
+                published, not_filed = sinks.to_files(spark, published)
+            if config.kafka is not None and sinks.kafka_due:
                 published = Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
         finally:
             spark.stop()
@@ -113,6 +104,30 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     if not_filed is not None:
         raise not_filed
     return published
+
+
+class _Sinks:
+    """Where events go, and which of these lack something of the batches up to `upto`. `everything`: look at all of it."""
+
+    def __init__(self, config: PipelineConfig, store: Store, upto: int, everything: bool) -> None:
+        self.config, self.store, self.upto = config, store, upto
+        self.known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name)
+        behind = self.known is None or self.known.batch < upto or bool(self.known.waiting)
+        self.kafka_due = config.kafka is not None and (everything or behind)
+        self._filed = 0 if config.files is None or everything else files_up_to(config.files)
+        self.files_due = config.files is not None and self._filed < upto
+
+    def to_files(self, spark: SparkSession, published: Published) -> tuple[Published, WritetimeError | None]:
+        """Write the files. How far events are now, where there is no Kafka to say that; and what has failed, which holds up nothing."""
+        assert self.config.files is not None
+        try:
+            done = to_files(self.config, self.config.files, self.store, spark, self._filed, self.upto)
+        except WritetimeError as error:
+            return published, error
+        if self.config.kafka is None:
+            published = Published(batch=done.batch, events=done.events, kafka=False)
+            write_published(self.store, self.config.cluster.name, published)
+        return published, None
 
 
 def _known(store: Store, cluster: str) -> Published | None:
