@@ -25,7 +25,7 @@ before and after.
 | red square | what it means | what to do |
 |---|---|---|
 | `plan` | for a day another batch was open (it waits for its turn), or the bucket cannot be read | the message says which; clear when mended |
-| `maintain` | the batch did not reach its seal; nothing is lost | clear the task: the very same batch runs again; or leave it to `cdc_ingest`, which finishes it too |
+| `maintain` | the batch did not reach its seal; nothing is lost | clear the task: the very same batch runs again; or leave it to `cdc_ingest`, which finishes it ten minutes after it was begun |
 | `shelve` | segments stay as they are; its log names them, and why | mend what it says; the next run tries again |
 """
 

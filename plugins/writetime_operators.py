@@ -48,6 +48,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")
 _TOLD = 20
 """Lines of a message that lists things."""
+_OTHERS_TURN = timedelta(minutes=10)
+"""How long cdc_ingest leaves a replay or maintenance to the DAG that has begun it: two drivers of one batch harm nothing, and do it twice."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -118,6 +120,11 @@ class PlanBatchOperator(PipelineOperator):
             self.log.info("the schema that these waited for is there: %s", ", ".join(released))
         plan = partial(plan_ingest, max_segments=config.segments_per_batch)
         manifest = self.planned(plan, "nothing has come in, and nothing captured has expired")
+        if manifest.kind != "ingest" and datetime.now(UTC) - manifest.created_at < _OTHERS_TURN:
+            raise AirflowSkipException(
+                f"batch {manifest.number} ({manifest.kind}) is open; its own DAG has begun it at {manifest.created_at:%H:%M:%S}Z, and is to "
+                f"seal it. If it is not sealed {_OTHERS_TURN.seconds // 60} minutes after that, it is run here"
+            )
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
         return manifest.number
 
