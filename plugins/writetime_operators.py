@@ -49,7 +49,7 @@ SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KE
 _TOLD = 20
 """Lines of a message that lists things."""
 _OTHERS_TURN = timedelta(minutes=10)
-"""How long cdc_ingest leaves a replay or maintenance to the DAG that has begun it: two drivers of one batch harm nothing, and do it twice."""
+"""How long cdc_ingest leaves a replay or maintenance to the DAG that has begun it: two drivers of one batch harm nothing but the CPU."""
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -122,7 +122,7 @@ class PlanBatchOperator(PipelineOperator):
         manifest = self.planned(plan, "nothing has come in, and nothing captured has expired")
         if manifest.kind != "ingest" and datetime.now(UTC) - manifest.created_at < _OTHERS_TURN:
             raise AirflowSkipException(
-                f"batch {manifest.number} ({manifest.kind}) is open; its own DAG has begun it at {manifest.created_at:%H:%M:%S}Z, and is to "
+                f"batch {manifest.number} ({manifest.kind}) is open; its own DAG began it at {manifest.created_at:%H:%M:%S}Z, and is to "
                 f"seal it. If it is not sealed {_OTHERS_TURN.seconds // 60} minutes after that, it is run here"
             )
         self.log.info("batch %s (%s): %s segments", manifest.number, manifest.kind, len(manifest.segments))
