@@ -217,6 +217,9 @@ class PlanBootstrapOperator(PipelineOperator):
 class SparkJobOperator(SparkSubmitOperator):
     """Run one of the project's Spark jobs for the pipeline whose YAML is `config`, by spark-submit, with the jars set-up has locked."""
 
+    has_rivals = False
+    """Whether another driver may be at the same work. Then whatever it has failed for may be over when it is tried again."""
+
     def __init__(
         self,
         *,
@@ -262,7 +265,8 @@ class SparkJobOperator(SparkSubmitOperator):
                 words = heard.read()
                 if not words.text:
                     raise
-                raise (AirflowException if words.retriable else AirflowFailException)(words.text) from error
+                retry = words.retriable or self.has_rivals
+                raise (AirflowException if retry else AirflowFailException)(words.text) from error
             finally:
                 self.report = heard.read().report
 
@@ -289,6 +293,7 @@ class BatchJobOperator(SparkJobOperator):
 
     template_fields: Sequence[str] = (*SparkJobOperator.template_fields, "batch", "namespace")
     operator_extra_links = (BatchLink(),)
+    has_rivals = True
 
     def __init__(self, *, batch: str, namespace: str = "", **kwargs: Any) -> None:
         beside = [f"--namespace={namespace}"] if namespace else []
