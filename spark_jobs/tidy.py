@@ -42,12 +42,12 @@ def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None 
                 _compact(warehouse.spark, name, order)
             if layout.keep_snapshots_days is not None:
                 _expire(warehouse.spark, name, layout, now or datetime.now(UTC))
-            found.append(Tidied(name=name, before=before, after=count(warehouse.spark, name)))
+            found.append(Tidied(name=_plain(name), before=before, after=count(warehouse.spark, name)))
         except (PySparkException, Py4JError) as error:
             # It says most of why in its first line.
             trouble = str(error).strip().partition("\n")[0]
             log.warning("table not tidied", table=label, name=name, error=trouble)
-            found.append(Tidied(name=name, trouble=trouble))
+            found.append(Tidied(name=_plain(name), trouble=trouble))
     return found
 
 
@@ -86,6 +86,11 @@ def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: dateti
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', "
         f"retain_last => {layout.keep_snapshots}, stream_results => true)"
     ).collect()
+
+
+def _plain(name: str) -> str:
+    """As people write it: our names need no quotes."""
+    return name.replace("`", "")
 
 
 def _split(name: str) -> tuple[str, str]:
