@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-growth bench-plan bench-page bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-growth bench-plan bench-page bench-paint bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,10 @@ bench-plan: setup ## the planner before a million objects: time, memory, request
 
 bench-page: setup ## the page over 100,000 ledger entries: how long each view takes, the first time and again
 	@$(PYTHON) -m benchmarks.page $(ARGS)
+
+bench-paint: setup ## the same in a browser, within a running Airflow: from asking for a view to its first paint; needs Chromium
+	@$(PYTHON) -m tools.chromium
+	@$(PYTHON) -m benchmarks.paint $(ARGS)
 
 bench-upload: setup ## segments sent by the shipper's stores and by these stores' own libraries: MB/s side by side
 	@$(PYTHON) -m tools.gcs_server
