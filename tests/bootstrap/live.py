@@ -40,7 +40,7 @@ from tests.ring.proof.pipeline import DATACENTER, Pipeline, _Replaced
 from tools import ROOT
 from tools.console import say
 from writetime import names
-from writetime.bootstrap.run import Run, finished_ranges, runs
+from writetime.bootstrap.run import HIGHEST, LOWEST, Run, finished_ranges, runs
 from writetime.config import CqlConfig, PipelineConfig, SnapshotConfig
 
 KEYSPACE = "live"
@@ -229,9 +229,9 @@ class Live:
 
     # --- the product -------------------------------------------------------------------------------------------------------------------
 
-    def bootstrap(self, *, tables: tuple[str, ...] = TABLES, due: bool = False) -> list[Run]:
+    def bootstrap(self, *, tables: tuple[str, ...] = TABLES, due: bool = False, part: tuple[int, int] | None = None) -> list[Run]:
         with _Replaced(bootstrap, "spark_session", self.pipeline._session):
-            found = bootstrap.run(self.pipeline.config, tables=[f"{KEYSPACE}.{name}" for name in tables if not due], due=due)
+            found = bootstrap.run(self.pipeline.config, tables=[f"{KEYSPACE}.{name}" for name in tables if not due], due=due, part=part)
         say("\n".join(f"{run.line()}, {(run.finished_at or run.updated_at) - run.started_at}" for run in found))
         return found
 
@@ -318,12 +318,22 @@ def prove(live: Live) -> None:
     found = live.bootstrap()
     live.compare("after the same once more")
     live.done["frames of the second run"] = sum(run.frames for run in found)
+    prove_parts(live, next(run.rows for run in found if run.table == "keyed"))
     live.cdc(False)
     live.delete_unseen()
     time.sleep(live.pipeline.config.snapshot.margin_seconds)
     live.cdc(True)
     live.bootstrap()
     live.compare("after deletes that nobody captured")
+
+
+def prove_parts(live: Live, rows: int) -> None:
+    """One half of the ring's tokens, and the other: together all rows, none of which is news."""
+    halves = [run for part in ((LOWEST, 0), (0, HIGHEST)) for run in live.bootstrap(tables=("keyed",), part=part)]
+    assert [run.part for run in halves] == [(LOWEST, 0), (0, HIGHEST)]
+    assert sum(run.rows for run in halves) == rows
+    assert all(0 < run.rows < rows for run in halves) or rows < 4
+    live.done["frames of the second run"] += sum(run.frames for run in halves)
 
 
 def _qualified(statement: str) -> str:
