@@ -196,6 +196,7 @@ class Verification:
             consistency=self.config.snapshot.consistency,
             share=self.options.share,
             seed=self.options.seed,
+            at_rest=self.options.at_rest,
             waiting=sealed.held if sealed else [],
             tables=sorted([*refused, *(self._result(each, before) for each in subjects)], key=lambda each: each.table),
         )

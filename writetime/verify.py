@@ -232,6 +232,7 @@ class VerifyReport(Document):
     consistency: str
     share: float = Field(description="Share of the token ranges that were compared.")
     seed: int
+    at_rest: bool = Field(default=False, description="Nobody wrote, and all was in: whatever differed was drift.")
     waiting: list[str] = Field(default=[], description="Segments that wait for a person: what they hold is not in the tables.")
     tables: list[TableResult]
 
@@ -295,7 +296,10 @@ def _title(found: RangeResult) -> str:
 
 
 def _about(report: VerifyReport) -> Iterator[str]:
-    until = "nothing is known to be in" if report.horizon is None else f"written up to {report.horizon:%Y-%m-%d %H:%M:%S}Z"
+    if report.at_rest:
+        until = "nobody writes, and all is in"
+    else:
+        until = "nothing is known to be in" if report.horizon is None else f"written up to {report.horizon:%Y-%m-%d %H:%M:%S}Z"
     yield f"batch {report.batch}, {until}; read at {report.consistency}, share {report.share:g}, seed {report.seed}"
     yield from (f"waits for a person: {name}" for name in report.waiting)
 
