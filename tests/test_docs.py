@@ -56,7 +56,9 @@ ELSEWHERE = {
     "writetime quarantine retry --config docs/pipeline.example.yaml --all": ("tests/test_quarantine.py", 'ran("retry", "--all")'),
     'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "airflow connections add spark_writetime": ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
-    "gsutil": ("tests/test_walk.py", "gsutil"),
+    "gsutil ls": ("tests/test_walk.py", "of_the_runbook()"),
+    "gsutil cat": ("tests/test_walk.py", "of_the_runbook()"),
+    "gsutil -m rm": ("tests/test_walk.py", "gsutil -m rm"),
 }
 UNTESTED = ("conda create", "pip install -r requirements.txt && pip install --no-deps . && conda pack", "hdfs dfs -put")
 """What needs a cluster that is not here. A page that has such a command says so."""

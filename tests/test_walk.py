@@ -15,6 +15,7 @@ import pytest
 from tests.status import bucket
 from writetime import names
 from writetime.batch.documents import LedgerEntry
+from writetime.batch.plan import history
 from writetime.batch.shelve import pack, to_pack
 from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
@@ -22,7 +23,13 @@ from writetime.store.local import LocalStore
 RUNBOOK = Path(__file__).resolve().parents[1] / "docs" / "runbook.md"
 BASH = shutil.which("bash") or "/bin/bash"
 GSUTIL = """
-gsutil() { case $1 in ls) ls -1 -p ${2#gs://};; cat) cat ${2#gs://};; esac }
+gsutil() {
+  case $1 in
+    ls) ls -1 -p ${2#gs://};;
+    cat) cat ${2#gs://};;
+    -m) [ "$2 $3" = "rm -r" ] && rm -r "${@:4}";;
+  esac
+}
 set -e
 """
 
@@ -74,6 +81,24 @@ def test_the_commands_of_the_runbook(folder: Path) -> None:
     assert (folder / told["archived_as"]).is_file()
     assert f"{told['batch']:010d}/" in batches.split()
     assert told["object"] in [segment["object"] for segment in json.loads(sealed)["segments"]]
+
+
+def test_a_namespace_of_a_replay_is_fresh_again_by_the_command_of_the_runbook(tmp_path: Path) -> None:
+    found = tmp_path / "bucket"
+    bucket.small(found)
+    store, chain = LocalStore(found), names.beside(bucket.CLUSTER, "check")
+    before = {info.name for info in store.list()}
+    table_id = str(bucket.ORDERS)
+    for name in (
+        names.batch_object(chain, 1, "sealed"),
+        f"{names.state_shard(chain, table_id, 0, 0)}/data/x.lance",
+        names.state_lease(chain, table_id, 0, 0),
+    ):
+        store.put(name, b"{}")
+    (command,) = re.findall(r"^gsutil -m rm .*$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    ask(found, command.replace("my-ring.replay.check", names.part(chain)).replace("gs://", ""))
+    assert {info.name for info in store.list()} == before
+    assert history(store, chain).sealed is None
 
 
 @pytest.mark.parametrize("of", ["folder", "old"])
