@@ -319,7 +319,8 @@ class OutcomeOperator(PipelineOperator):
         sealed = read_sealed(store, ring, int(self.batch))
         if sealed is None:
             raise AirflowFailException(f"batch {self.batch} of {ring} is not sealed: clear `ingest`")
-        lines = [f"{table.table}: its rows cannot be shown: {table.reason}" for table in sealed.refused]
+        touched = {account.table for account in sealed.accounting if account.quarantined}
+        lines = [f"{table.table}: its rows cannot be shown: {table.reason}" for table in sealed.refused if table.table in touched]
         lines += [f"{each.object} at {problem.position}: {problem.message}" for each in sealed.segments for problem in each.problems]
         if lines:
             more = f"\n… and {len(lines) - _TOLD} more: see the batch on the page" if len(lines) > _TOLD else ""
