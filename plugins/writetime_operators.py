@@ -30,7 +30,7 @@ from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
 from writetime.batch.documents import Manifest
 from writetime.batch.plan import checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_sealed
-from writetime.batch.publish import publish_due, read_published
+from writetime.batch.publish import publish_due, read_published, tell_of
 from writetime.batch.refused import failed_tables, let_in, waiting_segments, why_still
 from writetime.bootstrap.run import due
 from writetime.commitlog.keystore import Keystore
@@ -509,15 +509,19 @@ class PublishDueOperator(PipelineOperator):
 
 
 class WaitingTablesOperator(PipelineOperator):
-    """The tables whose events could not be published, as arguments for one task each. Those for which the last run was red, too, nobody is
-    told of again."""
+    """The tables whose events could not be published, as arguments for one task each. Those of which people were told already nobody is
+    told of again. That is noted in the bucket: runs that an asset has started have no date, by which XComs of others could be found."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         config, store = self.pipeline()
-        published = read_published(store, config.cluster.name)
-        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True) or []
-        told = {each["table"] for each in before}
-        return [{"table": name, "told_before": name in told} for name in sorted(published.waiting)] if published else []
+        cluster = config.cluster.name
+        try:
+            published = read_published(store, cluster)
+            waiting = published.waiting if published else {}
+            told = tell_of(store, cluster, waiting)
+        except WritetimeError as error:
+            raise failure(error) from error
+        return [{"table": name, "told_before": name in told} for name in sorted(waiting)]
 
 
 class WaitingTableOperator(PipelineOperator):

@@ -12,6 +12,7 @@
     clock/<cluster>                                                       written to see what time the store has
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, where there is no Kafka
     published/<cluster>.json                                              how far publishing is known to be
+    published/<cluster>.told.json                                         tables that wait, and of which people were told
     maintained/<cluster>.json                                             what the last maintenance came to
     shelved/<cluster>.json                                                how far the archive is packed, and what was let go
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
@@ -380,6 +381,10 @@ def published(cluster: str) -> str:
 
 def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> str:
     return f"leases/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}.json"
+
+
+def published_told(cluster: str) -> str:
+    return f"published/{part(cluster)}.told.json"
 
 
 def states_prefix(cluster: str) -> str:

@@ -280,8 +280,8 @@ import writetime_operators as ops
 
 logging.disable(logging.CRITICAL)
 mine = {"config": os.environ["WRITETIME_CONFIG"]}
-def instance(pulled=None, attempt=1):
-    return {"ti": SimpleNamespace(try_number=attempt, xcom_pull=lambda **how: pulled)}
+def instance(attempt=1):
+    return {"ti": SimpleNamespace(try_number=attempt)}
 
 def outcome(operator, attempt):
     context = instance(attempt=attempt)
@@ -297,7 +297,7 @@ for batch in ("1", "2"):
 (table,) = told[1]
 told += [outcome(ops.TableOperator(task_id=f"r{attempt}", **table, **mine), attempt) for attempt in (1, 2)]
 found = ops.WaitingTablesOperator(task_id="w", **mine)
-told += [found.execute(instance(before)) for before in (None, [{"table": "shop.orders", "told_before": False}])]
+told += [found.execute(instance()) for _ in range(2)]
 told += [outcome(ops.WaitingTableOperator(task_id=n, table=f"shop.{n}", told_before=n == "sent", **mine), 1) for n in ("orders", "sent")]
 bad = told[0][0]["segment"]
 told += [outcome(ops.SegmentOperator(task_id=f"b{place}", segment=bad, place=place, of=2, **mine), 1) for place in (1, 2)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from writetime import names
@@ -33,6 +35,21 @@ def read_published(store: Store, cluster: str) -> Published | None:
 
 def write_published(store: Store, cluster: str, published: Published) -> None:
     store.put(names.published(cluster), published.to_bytes())
+
+
+class ToldOf(Document):
+    """The tables that people were told of as waiting, each by the batch up to which it had been sent then: one that waits again, with more
+    of it sent, is news."""
+
+    waiting: dict[str, int] = Field(default_factory=dict)
+
+
+def tell_of(store: Store, cluster: str, waiting: Mapping[str, int]) -> set[str]:
+    """Which of the tables that wait people were told of before. Notes all of them."""
+    before = ToldOf.read(store, names.published_told(cluster)) or ToldOf()
+    if before.waiting != waiting:
+        store.put(names.published_told(cluster), ToldOf(waiting=dict(waiting)).to_bytes())
+    return {name for name, sent in waiting.items() if before.waiting.get(name) == sent}
 
 
 def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int = 0) -> bool:
