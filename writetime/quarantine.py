@@ -97,11 +97,16 @@ def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = No
     released = []
     for name, entry in waiting.items():
         tables = _tables_of(store, entry)
-        if tables is None or not _is_more(store, cluster, entry, tables, known, rules) or _was_tried(store, entry, tables, known):
+        if tables is None or not _is_more(store, cluster, entry, tables, known, rules):
+            continue
+        about, digest = _note_of(store, entry.problems[0]), _digest(tables, known)
+        if about.get("tried_with") == digest:
             continue
         if not check_segment(store, cluster, name, keys):
             mark_for_retry(store, name)
             released.append(name)
+        elif about:
+            store.put(_note_name(entry.problems[0]), json.dumps({**about, "tried_with": digest}, indent=1).encode())
     return released
 
 
@@ -134,16 +139,9 @@ def _is_more(store: Store, cluster: str, entry: LedgerEntry, tables: set[UUID], 
     return True
 
 
-def _was_tried(store: Store, entry: LedgerEntry, tables: set[UUID], known: Schema) -> bool:
-    """Whether the segment was looked at with that knowledge before; notes that it is now."""
-    digest = hashlib.blake2b("".join(_about(table_id, known) for table_id in sorted(tables)).encode(), digest_size=16).hexdigest()
-    problem = entry.problems[0]
-    about = _note_of(store, problem)
-    if about.get("tried_with") == digest:
-        return True
-    if about:
-        store.put(_note_name(problem), json.dumps({**about, "tried_with": digest}, indent=1).encode())
-    return False
+def _digest(tables: set[UUID], known: Schema) -> str:
+    """Stands for all that is known of the tables."""
+    return hashlib.blake2b("".join(_about(table_id, known) for table_id in sorted(tables)).encode(), digest_size=16).hexdigest()
 
 
 def _about(table_id: UUID, schema: Schema) -> str:
