@@ -217,6 +217,7 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
         found = [(0, life.topic, life.topic, batch, 1, *event) for batch in range(since + 1, self.upto + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 
+    monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {}))
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
     monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
     monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
