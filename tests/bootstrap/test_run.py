@@ -197,7 +197,9 @@ def test_what_was_off_and_on_between_two_looks_is_noticed(store: MemoryStore) ->
     for name in ("shop.orders", "shop.notes"):
         finish(store, begun(store, name), 0, 1)
         runs.no_longer_due(store, CLUSTER, table(store, name))
-    half_way = begun(store)
+    ranges = split([], None, 2)
+    a_minute_later = NOW + timedelta(minutes=1)
+    half_way = runs.begin(store, CLUSTER, table(store), part=None, ranges=ranges, consistency="ALL", now=a_minute_later)
     assert due(store, always) == ["orders"], "it is gone on with"
     later = int((NOW + timedelta(minutes=5)).timestamp() * 1_000_000)
     tell_schema(store, cdc=False, at=later)

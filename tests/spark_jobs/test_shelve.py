@@ -176,7 +176,8 @@ def test_documents_of_batches_go_as_far_as_everything_is_published(
     assert shelved.last.batches.objects == 2 * 4
     left = {int(info.name.split("/")[2]) for info in archive.store.list(names.batches_prefix(CLUSTER))}
     assert left == {5, 6, 7, 8, 9}
-    assert published(configured(tmp_path), archive.store) == 9, "nothing is published: nobody waits"
+    assert published(configured(tmp_path), archive.store) == 0, "files are written by default, and have not begun"
+    assert published(configured(tmp_path, files=None), archive.store) == 9, "nothing is published: nobody waits"
 
 
 def test_reports_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -> None:
