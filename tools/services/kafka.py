@@ -55,7 +55,8 @@ class Kafka:
         if not any(self.jars.glob("kafka_*.jar")):
             raise ServiceError(f"Kafka's jars are not in {self.jars}. Get them: make setup")
         process.refuse_second("kafka", run=self.run)
-        self.port = ports.choose(self._preferred, "Kafka")
+        # One that starts again is where its clients look for it.
+        self.port = ports.choose(self.port or self._preferred, "Kafka")
         controller = ports.any_free()
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
