@@ -302,8 +302,8 @@ class BatchJobOperator(SparkJobOperator):
         self.namespace = namespace
 
 
-class OutcomeOperator(PipelineOperator):
-    """Red when a replay left something out: a table that cannot be shown, a range of a segment that cannot be used. All else is in."""
+class BatchOperator(PipelineOperator):
+    """What works on one batch of the pipeline's, or of a replay into a `namespace`."""
 
     template_fields: Sequence[str] = ("batch", "namespace")
     operator_extra_links = (BatchLink(),)
@@ -312,6 +312,10 @@ class OutcomeOperator(PipelineOperator):
         super().__init__(**kwargs)
         self.batch = batch
         self.namespace = namespace
+
+
+class OutcomeOperator(BatchOperator):
+    """Red when a replay left something out: a table that cannot be shown, a range of a segment that cannot be used. All else is in."""
 
     def execute(self, context: Context) -> None:
         config, store = self.pipeline()
@@ -331,17 +335,9 @@ class OutcomeOperator(PipelineOperator):
         self.log.info("batch %s left nothing out", self.batch)
 
 
-class ArchiveBatchOperator(PipelineOperator):
+class ArchiveBatchOperator(BatchOperator):
     """Move a sealed batch's segments to the archive and write the ledger. XCom: what became of each object. An asset alias among its
     outlets gets an asset for each table that has changed: a hint, for DAGs that start on it; the seal is what counts."""
-
-    template_fields: Sequence[str] = ("batch", "namespace")
-    operator_extra_links = (BatchLink(),)
-
-    def __init__(self, *, batch: str, namespace: str = "", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.batch = batch
-        self.namespace = namespace
 
     def execute(self, context: Context) -> dict[str, str]:
         if self.namespace:
