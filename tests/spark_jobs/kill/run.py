@@ -95,6 +95,7 @@ class Kills(Orders):
         self.pipeline = self._empty(seed)
         self.kafka = Kafka(folder / "kafka")
         self._returning: Thread | None = None
+        self._told_until = 0
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
 
     def play(self) -> Result:
@@ -211,6 +212,7 @@ class Kills(Orders):
         command = [sys.executable, "-m", "tests.spark_jobs.kill.child", str(self._config_file), job, *arguments]
         self.result.jobs[job] += 1
         with (self.folder / "jobs.log").open("ab") as log:
+            self._told_until = log.tell()
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
 
     def _ended(self, job: str, process: subprocess.Popen[bytes], plan: str = "") -> bool:
@@ -274,7 +276,9 @@ class Kills(Orders):
         self.kafka.start()
 
     def _last_line(self) -> str:
-        lines = (self.folder / "jobs.log").read_text(errors="replace").splitlines()
+        with (self.folder / "jobs.log").open(errors="replace") as log:
+            log.seek(self._told_until)
+            lines = log.read().splitlines()
         return next((line for line in reversed(lines) if "failed:" in line), "")[:300]
 
     # --- what came of it -------------------------------------------------------------------------------------------------------------
