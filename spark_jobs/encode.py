@@ -234,13 +234,14 @@ class _Version:
 
 
 def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
-    """The object that holds the value. What another run left under the name stays: it may have been sent in another format."""
+    """The object that holds the value. What another run left under the name stays if it is another value: it may have been sent in another
+    format. The same is put again, since objects are kept by their age, and that run may not have come to send its claim."""
     crc = crc32c(value)
     try:
         return store.put(name, value, if_generation=0)
     except PreconditionFailed:
         held = store.head(name)
-        return held if held is not None and held.crc32c == crc else store.put(f"{name}~{crc:08x}", value)
+        return store.put(name if held is not None and held.crc32c == crc else f"{name}~{crc:08x}", value)
 
 
 def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:

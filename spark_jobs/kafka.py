@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
 from writetime.config import KafkaConfig
@@ -62,6 +62,12 @@ _NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _NOT_TOLD = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
 _LIBRDKAFKA_MAX = 1_000_000
+_OF_EVERY_CLIENT = (
+    *("security.", "sasl.", "ssl.", "https.", "enable.ssl.", "enable.sasl."),
+    *("socket.", "broker.", "client.", "metadata.", "topic.metadata.", "reconnect.", "retry.backoff.", "api.version."),
+    *("receive.message.", "connections.", "log", "debug"),
+)
+"""How librdkafka's names of options begin that are neither a producer's nor a consumer's own (CONFIGURATION.md, column C/P: `*`)."""
 _BESIDE = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
@@ -70,8 +76,8 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 def client_options(kafka: KafkaConfig) -> dict[str, Any]:
-    """What every client of this pipeline shares: where the brokers are, and TLS or SASL if the configuration asks for it."""
-    shared = {k: v for k, v in kafka.producer.items() if k.startswith(("security.", "sasl.", "ssl."))}
+    """What every client of this pipeline shares: where the brokers are, and what `kafka.producer` says of the way to them."""
+    shared = {option: value for option, value in kafka.producer.items() if option.startswith(_OF_EVERY_CLIENT)}
     return {"bootstrap.servers": kafka.bootstrap_servers, **shared}
 
 
@@ -125,9 +131,9 @@ def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishErr
 def _check_keeps(admin: AdminClient, progress: str) -> None:
     """PublishError if Kafka lets the publishers' progress expire: with it goes what keeps a rerun from sending events again."""
     try:
-        policy = _setting(admin, progress, "cleanup.policy")
+        policy = _settings(admin, [progress])[progress]()["cleanup.policy"].value
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        if error.args[0].code() not in _NOT_TOLD:
             raise _failure("ask for a topic's settings", progress, error) from error
         log.warning("the progress topic's settings cannot be asked for", topic=progress, hint="It has to have cleanup.policy=compact.")
         return
@@ -140,33 +146,34 @@ def _check_keeps(admin: AdminClient, progress: str) -> None:
         )
 
 
-def _setting(admin: AdminClient, topic: str, name: str) -> str:
-    (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return str(future.result(timeout=_TIMEOUT_SECONDS)[name].value)
+def _settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, Callable[[], dict[str, ConfigEntry]]]:
+    """Ask for the settings of topics; what gives a topic's, or raises KafkaException, by topic. `admin` has to live until then."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    asked = admin.describe_configs(resources) if resources else {}
+    return {resource.name: partial(future.result, timeout=_TIMEOUT_SECONDS) for resource, future in asked.items()}
 
 
 def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, PublishError]]:
     """How many bytes key and value of a record may have, by topic: what the producer and the topic allow, less what a record has beside.
     And the topics that do not tell, and why."""
     own = int(kafka.producer.get("message.max.bytes", _LIBRDKAFKA_MAX))
-    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    admin = AdminClient(client_options(kafka))  # whose end would be the end of what it is asked for
-    found = admin.describe_configs(resources) if resources else {}
+    admin = AdminClient(client_options(kafka))
     limits: dict[str, int] = {}
     silent: dict[str, PublishError] = {}
-    for resource, future in found.items():
+    for topic, settings in _settings(admin, topics).items():
+        beside = _BESIDE + len(topic)
         try:
-            allowed = int(future.result(timeout=_TIMEOUT_SECONDS)["max.message.bytes"].value)
+            allowed = int(settings()["max.message.bytes"].value)
         except KafkaException as error:
             if error.args[0].code() in _NOT_TOLD:
                 # Who may not ask goes by what the producer allows. Were the topic's own limit less, the broker would refuse the event, and
                 # the table wait.
-                limits[resource.name] = own - _BESIDE - len(resource.name)
-                log.warning("the topic's limit may not be asked for", topic=resource.name, right="DescribeConfigs")
+                limits[topic] = own - beside
+                log.warning("the topic's limit may not be asked for", topic=topic, right="DescribeConfigs")
             else:
-                silent[resource.name] = _failure("ask for a topic's settings", resource.name, error)
+                silent[topic] = _failure("ask for a topic's settings", topic, error)
         else:
-            limits[resource.name] = min(own, allowed) - _BESIDE - len(resource.name)
+            limits[topic] = min(own, allowed) - beside
     return limits, silent
 
 

@@ -84,7 +84,8 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     store = open_store(config.bucket)
     sealed = history(store, config.cluster.name).sealed
     if sealed is None:
-        return Published(batch=0, events=0)
+        nothing = read_published(store, config.cluster.name) or Published(batch=0, events=0)
+        return nothing if config.kafka is None else _with_heartbeat(config, config.kafka, store, nothing)
     if again and config.kafka is not None:
         _forget(config, config.kafka, store, again)
     sinks = _Sinks(config, store, sealed.number, everything)

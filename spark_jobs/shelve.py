@@ -133,6 +133,9 @@ class Care:
             settled = prune.settled(self.store, cluster, self._ago(settings.keep_reports_days))
             # One after the other: of a piece the note goes last.
             finished &= self._each("quarantine", settled, self._remove, threads=1)
+        if settings.keep_claims_days is not None and self.config.kafka is not None:
+            claims = prune.claims(self.store, self.config.kafka.topic_prefix, self._ago(settings.keep_claims_days))
+            finished &= self._each("claims", claims, self._remove)
         if settings.compress_after_days is not None:
             finished &= self._pack(self._ago(settings.compress_after_days), packing)
         return self._note(finished)

@@ -36,7 +36,7 @@ from writetime.batch.pieces import Piece
 from writetime.batch.plan import read_sealed
 from writetime.config import WarehouseConfig
 from writetime.cql.names import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
-from writetime.errors import BatchError
+from writetime.errors import BatchBusy, BatchError
 from writetime.join.order import EQUAL_ONLY_TO_ITSELF
 from writetime.schema.model import Schema, Table
 from writetime.schema.version import describe, schema_version
@@ -48,9 +48,9 @@ log = structlog.get_logger()
 
 _BATCH_PROPERTY = "writetime.batch"
 _STEP_PROPERTY = "writetime.step"
-_SETTING = "spark.sql.iceberg.snapshot-property."
 """Of a snapshot: the batch that made it, and whether it brought `rows`, took the values of `dropped` columns, or, as `refill`, moved values
 to a column of another type."""
+_SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
 _FACTS_PROPERTY = "writetime.cell-facts"
 _KEYS_PROPERTY = "writetime.keys"
@@ -61,9 +61,13 @@ _SCHEMA_PROPERTY = "writetime.schema."
 been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each schema version in it means."""
 _QUARANTINE_ID = "quarantine"
 """What the quarantine table has for an id."""
-_CONFLICTS = ("CommitFailedException", "ValidationException", "ALREADY_EXISTS", "AlreadyExistsException")
+_CONFLICTS = (
+    *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
+    *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
+)
 """How Iceberg and Spark say that somebody else was faster."""
 _ATTEMPTS = 8
+_LONGEST = 300  # characters of Iceberg's reason: it may list every file
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
@@ -361,7 +365,7 @@ class Warehouse:
                     break
                 except (PySparkException, Py4JJavaError) as error:
                     # Another job of the pipeline, or another pipeline, has told of its own meanwhile.
-                    if attempt == _ATTEMPTS or not any(conflict in str(error) for conflict in _CONFLICTS):
+                    if attempt == _ATTEMPTS or not _is_conflict(error):
                         raise
 
     def _write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
@@ -483,12 +487,19 @@ class Warehouse:
 
     @contextmanager
     def _fenced(self, batch: int) -> Iterator[None]:
-        """What others were faster with fails in many ways; that the batch is sealed says it best."""
+        """What others were faster with fails in many ways; that the batch is sealed says it best. If it is not, they may be at it."""
         try:
             yield
-        except Exception:
+        except Exception as error:
             self._expect_open(batch)
-            raise
+            if not isinstance(error, PySparkException | Py4JJavaError) or not _is_conflict(error):
+                raise
+            raise BatchBusy(
+                f"somebody has written to the table meanwhile: {_told_by(error)}",
+                operation="commit a batch",
+                obj=str(batch),
+                hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
+            ) from error
 
     @contextmanager
     def _viewed(self, rows: DataFrame) -> Iterator[str]:
@@ -553,6 +564,16 @@ class Warehouse:
         partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
         self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({told})")
         return IcebergTable(self.spark, name)
+
+
+def _is_conflict(error: PySparkException | Py4JJavaError) -> bool:
+    return any(conflict in str(error) for conflict in _CONFLICTS)
+
+
+def _told_by(error: PySparkException | Py4JJavaError) -> str:
+    """What Java's exception says, without its stack."""
+    told = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return str(told).strip().splitlines()[0][:_LONGEST]
 
 
 def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:

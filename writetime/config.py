@@ -293,6 +293,12 @@ class ArchiveConfig(_Model):
         description="Older reports of cdc_verify and cdc_audit, but for the last of each, settled pieces of quarantine, and what shippers "
         "told of space are removed; null: none.",
     )
+    keep_claims_days: float | None = Field(
+        default=None,
+        ge=1,
+        description="Events that were too large for their topic (`kafka.oversized: claim-check`) are removed from the bucket so many days "
+        "after they were put there; null: never. No less than the topics keep records: a record without its object is a claim on nothing.",
+    )
     minutes_per_run: float = Field(default=60.0, gt=0, description="How long a run packs and removes at most; the next goes on there.")
 
     @model_validator(mode="after")

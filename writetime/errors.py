@@ -21,7 +21,7 @@
     │   └── MalformedMutation          bytes do not follow the grammar
     ├── SchemaError                    the schema cannot be learnt or parsed
     ├── BatchError
-    │   ├── BatchBusy                  retriable: another batch is still unsealed
+    │   ├── BatchBusy                  retriable: another batch is still unsealed, or another run is at this one
     │   └── AccountingMismatch         partition updates in != the sum of what became of them
     ├── ShipError                      the shipper cannot go on with a file or at all
     └── PublishError                   events cannot be handed to a sink
@@ -181,7 +181,7 @@ class BatchError(WritetimeError):
 
 
 class BatchBusy(BatchError):
-    """Another batch is still unsealed."""
+    """Another batch is still unsealed, or another run is at this one."""
 
     retriable = True
 

@@ -411,6 +411,11 @@ def claim(topic: str, batch: int, ordinal: int) -> str:
     return f"claims/{topic}/{batch:010d}-{ordinal}"
 
 
+def claims_prefix(topic_prefix: str) -> str:
+    """Prefix of what lies there for topics with that prefix, and with a longer one."""
+    return f"claims/{topic_prefix}."
+
+
 def unpublishable(cluster: str, topic: str, batch: int, ordinal: int) -> str:
     """Stem of what is kept of an event that is not sent; `.bin` holds the record's value, `.json` its key and the reason."""
     return f"{unpublishable_prefix(cluster)}{topic}/{batch:010d}-{ordinal}"

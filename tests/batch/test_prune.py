@@ -146,3 +146,13 @@ def test_reports_go_but_for_the_last_of_each(store: LocalStore) -> None:
     put(names.verify_report("other", START), 0)
     found = [info.name for info in prune.reports(store, CLUSTER, START + timedelta(days=7))]
     assert sorted(found) == sorted(old)
+
+
+def test_claims_of_one_prefix_as_they_age(store: LocalStore) -> None:
+    for topic, day in (("t.shop.large", 0), ("t.shop.large", 8), ("t.eu.shop.large", 0), ("u.shop.large", 0)):
+        name = names.claim(topic, 1, day + 1)
+        store.put(name, b"{}")
+        at = (START + timedelta(days=day)).timestamp()
+        os.utime(Path(store.url, name), (at, at))
+    found = [info.name for info in prune.claims(store, "t", START + timedelta(days=7))]
+    assert found == [names.claim("t.shop.large", 1, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ def test_a_claim_goes_in_its_place(tmp_path: Path) -> None:
     assert url.endswith("claims/t.shop.large/0000000003-2")
     assert (told["claim"]["size"], told["claim"]["crc32c"]) == (len(content), crc32c(content))
     assert json.loads(content)["after"] == {"id": 2, "v": "x" * 3000}
-    # The same again, and with other bytes where the first may have been sent.
+    # The same again, as new as its last sending, and with other bytes where the first may have been sent.
+    os.utime(tmp_path / "claims/t.shop.large/0000000003-2", (0, 0))
     assert encoded(tmp_path, "claim-check", ["s", "x" * 3000]) == [small, large]
+    assert (tmp_path / "claims/t.shop.large/0000000003-2").stat().st_mtime > 0
     other = encoded(tmp_path, "claim-check", ["s", "x" * 3000], format="json-schema", limit=8000)[1]
     assert "claim" not in json.loads(other["value"])["payload"]
     again = json.loads(encoded(tmp_path, "claim-check", ["s", "y" * 3000])[1]["value"])["claim"]

@@ -191,6 +191,17 @@ def test_reports_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -
     assert (shelved.last.reports.objects, shelved.last.reports.before) == (1, 2)
 
 
+def test_claims_go_only_if_it_is_said_when(archive: Archive, tmp_path: Path) -> None:
+    name = names.claim("t.shop.orders", 1, 1)
+    archive.store.put(name, b"{}")
+    at = (NOW - timedelta(days=400)).timestamp()
+    os.utime(Path(archive.store.url, name), (at, at))
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"}
+    assert cared(archive, configured(tmp_path, kafka=kafka)).last.claims.objects == 0
+    shelved = cared(archive, configured(tmp_path, kafka=kafka, archive={"keep_claims_days": 30}))
+    assert (shelved.last.claims.objects, shelved.last.claims.before) == (1, 2)
+
+
 def test_what_packs_travels_to_workers(archive: Archive, tmp_path: Path) -> None:
     name = archive.put(1)
     pack_one = pickle.loads(cloudpickle.dumps(packer(configured(tmp_path))))

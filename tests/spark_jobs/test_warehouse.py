@@ -17,7 +17,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
@@ -27,6 +26,7 @@ from spark_jobs.pages import PAGES
 from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
 from spark_jobs.tidy import tidy
+from spark_jobs.unwritable import commit_each
 from spark_jobs.warehouse import Fence, Warehouse, _Notes
 from tests.spark_jobs.examples import (
     COUNTS,
@@ -53,7 +53,7 @@ from writetime.batch.plan import seal
 from writetime.config import WarehouseConfig
 from writetime.cql.names import to_column
 from writetime.cql.types import Duration
-from writetime.errors import BatchError
+from writetime.errors import BatchBusy, BatchError
 from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
 from writetime.store import Store
@@ -479,10 +479,25 @@ def test_a_driver_that_was_held_up_undoes_nothing(
         warehouse.merge_current(late, schema, of_3, 3)
 
     held_up = _Late(warehouse.spark, Fence(store, "c") if fence else None, others, at)
-    with pytest.raises(BatchError if fence else Py4JJavaError, match="another driver has sealed it" if fence else "conflicting"):
+    with pytest.raises(BatchError if fence else BatchBusy, match="another driver has sealed it" if fence else "conflicting"):
         getattr(held_up, method)(late, schema, of_2, 2)
     assert not held_up.others
     assert [row["v"] for row in rows(warehouse, f"shop.{late.name}")] == [3]
+
+
+def test_of_two_that_make_a_table_the_slower_may_try_again(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it told that the table is there, it would take that for a table that cannot be written, and go on without it."""
+    made = table("made_by_two", 61, {"id": "int", "v": "int"})
+    schema = schema_of(made)
+    given = events(warehouse.spark, [insert(made, 1, {"v": 1}, schema=schema)], schema)
+    warehouse.write_changes(made, schema, given, 1)
+    slower = Warehouse(warehouse.spark, "lake")
+    monkeypatch.setattr(slower, "_held", lambda name: None)
+    with pytest.raises(BatchBusy, match=r"written to the table meanwhile: .*made_by_two.*already exists.*a retry"):
+        commit_each([made], lambda table: slower.write_changes(table, schema, given, 1))
+    monkeypatch.undo()
+    slower.write_changes(made, schema, given, 1)
+    assert len(rows(warehouse, "shop__changes.made_by_two")) == 1
 
 
 def test_a_driver_that_was_held_up_changes_no_shape(warehouse: Warehouse, tmp_path: Path) -> None:

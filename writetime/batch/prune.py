@@ -1,5 +1,5 @@
 """Documents that nobody asks for any more: ledger entries of segments that the archive has let go, documents of old batches, old reports,
-pieces of quarantine that are settled.
+pieces of quarantine that are settled, events that were too large for their topics.
 
 Strategy: what is kept is what can be named that somebody needs; all else goes, the oldest first.
 
@@ -13,6 +13,7 @@ Strategy: what is kept is what can be named that somebody needs; all else goes, 
   it is in the quarantine's table.
 * Of verifying and auditing the last report is kept: it tells how things stand, whatever its age. What shippers told of their space counts
   for two days (`writetime.status.nodes`).
+* An event that was too large for its topic is kept for as long as a consumer may come to the record that claims it: only people know.
 
 Of a batch the manifest goes first and the seal last: what is there of it never looks like a batch that is to be run. Knows no Spark.
 """
@@ -95,6 +96,13 @@ def settled(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
         elif info.name.endswith(".json") and info.created < before and _is_settled(store, info.name):
             if bytes_of is not None and bytes_of.name.removesuffix(".bin") == info.name.removesuffix(".json"):
                 yield bytes_of
+            yield info
+
+
+def claims(store: Store, topic_prefix: str, before: datetime) -> Iterator[ObjectInfo]:
+    """Events too large for topics of that prefix, put there before then."""
+    for info in store.list(names.claims_prefix(topic_prefix)):
+        if info.created < before and info.name.split("/")[1].rsplit(".", 2)[0] == topic_prefix:
             yield info
 
 

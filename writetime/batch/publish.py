@@ -56,9 +56,7 @@ def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int =
     """Whether a batch has been sealed since publishing last drained the outbox, or a table waits that may go by now, or, with
     `heartbeat_ms`, it is time for a heartbeat (`now`, in ms)."""
     sealed = history(store, cluster).sealed
-    published = read_published(store, cluster)
-    if sealed is None:
-        return False
-    if published is None or published.batch < sealed.number or published.waiting:
+    published = read_published(store, cluster) or Published(batch=0, events=0)
+    if sealed is not None and (published.batch < sealed.number or published.waiting):
         return True
     return bool(heartbeat_ms) and now - published.heartbeat >= heartbeat_ms

@@ -43,9 +43,8 @@ class Work(Document):
 
 
 class Done(Document):
-    """What care came to: segments packed and let go, ledger entries, documents of batches, reports and settled pieces of quarantine pruned.
-    `failed`: segments that stay
-    as they are, for a reason that the job's log tells."""
+    """What care came to: segments packed and let go, ledger entries, documents of batches, reports, settled pieces of quarantine and claims
+    pruned. `failed`: segments that stay as they are, for a reason that the job's log tells."""
 
     packed: Work = Work()
     let_go: Work = Work()
@@ -53,6 +52,7 @@ class Done(Document):
     batches: Work = Work()
     reports: Work = Work()
     quarantine: Work = Work()
+    claims: Work = Work()
     failed: int = 0
 
     def with_(self, more: Done) -> Done:

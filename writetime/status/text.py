@@ -162,6 +162,7 @@ def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
         ("batches", "documents of batches pruned"),
         ("reports", "reports pruned"),
         ("quarantine", "settled pieces of quarantine"),
+        ("claims", "events too large for their topics"),
     ):
         numbers = (getattr(done, name) for done in (shelved.last, shelved.ever))
         grid.add_row(about, *(text for n in numbers for text in (str(n.objects), f"{n.before / 2**20:.1f}", f"{n.after / 2**20:.1f}")))
