@@ -163,7 +163,7 @@ def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str,
     for topic, settings in _settings(admin, topics).items():
         beside = _BESIDE + len(topic)
         try:
-            allowed = int(settings()["max.message.bytes"].value)
+            allowed = int(settings()["max.message.bytes"].value or own)
         except KafkaException as error:
             if error.args[0].code() in _NOT_TOLD:
                 # Who may not ask goes by what the producer allows. Were the topic's own limit less, the broker would refuse the event, and
