@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
@@ -60,6 +62,11 @@ PATIENCE = 600.0
 CLEAR = "Press shift+c to clear"
 """What Airflow 3.3 calls the button beside a task."""
 DAGS = ("cdc_ingest", "cdc_publish", "cdc_replay", "cdc_verify")
+SALT = "with this salt"
+NOTE = re.compile(rb"note \d+ \.\.\.")
+"""A column that the pipeline hashes, in clear."""
+SECRET = {"cdc", "cdc_archive", "frames", "state"}
+"""What of the bucket holds the ring's own bytes, by its purpose; of the quarantine its `.bin`."""
 OTHERS = ("cdc_audit", "cdc_bootstrap", "cdc_maintain", "cdc_watch")
 
 
@@ -185,6 +192,7 @@ def configure(folder: Path, ring: Ring, kafka: Kafka) -> None:
     jobs = {
         "catalog": {"uri": f"jdbc:sqlite:{folder / 'catalog.db'}", "warehouse": str(folder / "warehouse")},
         "kafka": {"bootstrap.servers": kafka.bootstrap, "topic.prefix": "live"},
+        "columns": {"salt": SALT, "column.mask.hash.sha256.with.salt": "shop.orders.note"},
         "snapshot": {"mode": "never", "consistency": "ALL"},
         "airflow": {
             "ingest_schedule": "* * * * *",
@@ -211,6 +219,7 @@ def test_a_day_on_call(live: Live) -> None:
     three_hours_replayed_change_nothing(live, hours)
     the_others_look_and_change_nothing(live, hours)
     drift_is_red(live)
+    nothing_shows_a_note(live)
 
 
 def one_square_is_red(live: Live, damaged: Damaged) -> str:
@@ -334,3 +343,19 @@ def drift_is_red(live: Live) -> None:
     live.browser.open_page("")
     live.browser.see("By the last audit")
     live.browser.picture("8-completeness")
+
+
+def nothing_shows_a_note(live: Live) -> None:
+    """Neither logs of tasks, nor Airflow's database with what tasks told each other and how they were called, nor any report."""
+    bucket = live.folder / "bucket"
+    folders = [live.folder / "airflow", live.folder / "warehouse", *(each for each in bucket.iterdir() if each.name not in SECRET)]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".bin"]
+    found = {str(file): file.read_bytes() for file in [*files, live.folder / "catalog.db"]}
+    found |= {f"{name}, unpacked": repr(pq.read_table(name).to_pylist()).encode() for name in found if name.endswith(".parquet")}
+    assert [name for name, content in found.items() if NOTE.search(content) or SALT.encode() in content] == []
+    # The search sees logs, the database, reports with values, and rows.
+    assert any(b"1 rows are not what the ring has" in content for name, content in found.items() if name.endswith(".log"))
+    assert any(b"cdc_verify" in content for name, content in found.items() if name.endswith(".db"))
+    assert any(b"note" in content for name, content in found.items() if "/verify/" in name)
+    assert any(b"'note': '" in content for name, content in found.items() if name.endswith("unpacked"))
+    assert any(NOTE.search(file.read_bytes()) for file in (bucket / "cdc_archive").rglob("*.log"))

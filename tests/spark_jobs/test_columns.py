@@ -108,7 +108,7 @@ def records(kafka: KafkaConfig) -> Iterator[tuple[str, str]]:
         if kafka.topic_prefix in topic:
             of_topic = kafka.model_copy(update={"partitions": len(about.partitions)})
             for at, (_, key, value) in enumerate(consume(of_topic, topic)):
-                yield f"{topic}, record {at}", f"{(key or b'').decode()} {(value or b'').decode()}"
+                yield f"{topic}, record {at}", b" ".join((key or b"", value or b"")).decode("utf-8", "replace")
 
 
 def pages(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
@@ -158,7 +158,7 @@ def commands(pipeline: Pipeline, folder: Path, capfd: pytest.CaptureFixture[str]
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
 def test_a_search_through_every_output_finds_no_clear_value(
-    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, capfd: pytest.CaptureFixture[str]
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: str, schema_registry: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pipeline = Pipeline.create(tmp_path_factory.mktemp("masked"))
     assert pipeline.config.kafka is not None
@@ -176,6 +176,10 @@ def test_a_search_through_every_output_finds_no_clear_value(
     pipeline.ship()
     sealed = pipeline.batch()
     assert publish.run(config).waiting == {}
+    for form in ("json-schema", "avro"):
+        more = {"format": form, "topic_prefix": f"{kafka.topic_prefix}-{form}", "schema_registry_url": schema_registry}
+        again = config.model_copy(update={"kafka": kafka.model_copy(update=more), "files": None})
+        assert publish.run(again, everything=True).waiting == {}
     customers, orders = (
         [row["values"] for row in verify.expected_rows(pipeline.recording, "shop", table)] for table in ("customers", "orders")
     )
@@ -194,7 +198,9 @@ def test_a_search_through_every_output_finds_no_clear_value(
     assert [(name, secret) for name, text in found.items() for secret in secrets if secret in text] == []
     # The search sees what it should: what is not masked, and all kinds of files.
     assert sum("delivered" in text for name, text in found.items() if name.startswith("unpacked") and name.endswith(".parquet")) > 0
-    assert sum("delivered" in text for name, text in found.items() if "record" in name) > 0
+    for form in ("", "-json-schema", "-avro"):
+        topic = f"{kafka.topic_prefix}{form}.shop.orders"
+        assert sum("delivered" in text for name, text in found.items() if name.startswith(f"{topic}, record")) > 0
     assert any("quarantine" in name for name in found)
     assert any("_writetime" in name and name.endswith(".parquet") for name in found)
     assert any("__quarantine, record" in name for name in found)
