@@ -109,7 +109,11 @@ def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> Fast
         await run_in_threadpool(require, request, await access.user(request))
 
     app = _app(reader, shown.name if one_of_several else "")
-    _add_views(app, shown, access)
+    _add_ring_views(app, shown)
+    _add_segment_views(app, shown, access)
+    _add_batch_views(app, shown)
+    _add_check_views(app, shown, access)
+    _add_quarantine_views(app, shown, access)
     _add_buttons(app, shown, access)
     return app
 
@@ -160,7 +164,7 @@ def _look(shown: Shown) -> tuple[str, RingStatus | None, str]:
 # --- what is shown
 
 
-def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
+def _add_ring_views(app: FastAPI, shown: Shown) -> None:
     @app.get("/")
     def rings(request: Request, last: int = WINDOW) -> Response:
         batches = shown.open_batches()
@@ -174,6 +178,13 @@ def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
         }
         return _page(request, "rings", ring=found, last=_bounded(last), **about)
 
+    @app.get("/tables")
+    def all_tables(request: Request, last: int = WINDOW) -> Response:
+        found = tables(shown.open_batches(), last=_bounded(last))
+        return _page(request, "tables", found=found, last=_bounded(last), lag=lag_plot(found.batches))
+
+
+def _add_segment_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/segments")
     def segments(request: Request, node: str = "", minute: str = "", name: str = "", state: str = "", cursor: str = "") -> Response:
         asked = {"node": node.strip(), "minute": minute.strip(), "name": name.strip(), "state": state if state in ledger.STATES else ""}
@@ -192,6 +203,8 @@ def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
         may = row.object in (held.held if held else ()) and access.may_trigger(request.state.page_user, shown.ingest)
         return _page(request, "segment", row=row, bucket=batches.store.url, may_rerun=may and row.state == "quarantined")
 
+
+def _add_batch_views(app: FastAPI, shown: Shown) -> None:
     @app.get("/batches")
     def all_batches(request: Request, before: int | None = None) -> Response:
         batches = shown.open_batches()
@@ -209,11 +222,8 @@ def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
             raise HTTPException(404, "That is no namespace of a replay.")
         return _batch(request, shown.open_batches().beside(namespace), number, namespace)
 
-    @app.get("/tables")
-    def all_tables(request: Request, last: int = WINDOW) -> Response:
-        found = tables(shown.open_batches(), last=_bounded(last))
-        return _page(request, "tables", found=found, last=_bounded(last), lag=lag_plot(found.batches))
 
+def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/checks")
     def all_checks(request: Request) -> Response:
         batches = shown.open_batches()
@@ -230,6 +240,8 @@ def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
         drawn = Markup(checks.picture(found))  # noqa: S704
         return _page(request, "check", found=found, text=checks.text(found, keys=keys), picture=drawn, keys=keys)
 
+
+def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/quarantine")
     def pieces(request: Request, cursor: str = "") -> Response:
         found, following = quarantine.quarantined(shown.open_batches(), cursor=cursor)
@@ -245,12 +257,6 @@ def _add_views(app: FastAPI, shown: Shown, access: Access) -> None:
         look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
         return _page(request, "piece", kept=kept, look=look)
 
-    @app.get("/started")
-    def started(request: Request, dag: str, run: str, paused: bool = False) -> Response:
-        if dag not in (shown.ingest, shown.replay):
-            raise HTTPException(404, "There is no such DAG of writetime's.")
-        return _page(request, "started", started=Started(dag, run, paused))
-
 
 # --- what is done
 
@@ -259,6 +265,12 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
     def require(request: Request, dag_id: str) -> None:
         if not access.may_trigger(request.state.page_user, dag_id):
             raise HTTPException(403, f"You may not trigger {dag_id}.")
+
+    @app.get("/started")
+    def started(request: Request, dag: str, run: str, paused: bool = False) -> Response:
+        if dag not in (shown.ingest, shown.replay):
+            raise HTTPException(404, "There is no such DAG of writetime's.")
+        return _page(request, "started", started=Started(dag, run, paused))
 
     @app.get("/rerun")
     def ask_rerun(request: Request, name: str) -> Response:

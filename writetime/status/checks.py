@@ -61,15 +61,15 @@ class Completeness:
 
 def checks(batches: Batches) -> list[Check]:
     """The last reports of both kinds, the newest first."""
-    wanted = [name for kind in ("verify", "audit") for name in _last(batches, kind, SHOWN)]
+    wanted = [*_last(batches, "verify", SHOWN), *_last(batches, "audit", SHOWN)]
     found = at_once(lambda name: _in_short(batches, name), wanted)
     return sorted(found, key=lambda check: check.name.rpartition("/")[2], reverse=True)
 
 
 def report(batches: Batches, name: str) -> Report | None:
     """The report of that name; None if there is none, or the name is none of a report."""
-    kind = next((kind for kind in ("verify", "audit") if name.startswith(_prefix(batches, kind))), None)
-    if kind is None or not name.endswith(".json"):
+    kind = _kind(batches, name)
+    if kind is None:
         return None
     return VerifyReport.read(batches.store, name) if kind == "verify" else AuditReport.read(batches.store, name)
 
@@ -104,23 +104,30 @@ def _completeness(batches: Batches, name: str) -> Completeness | None:
     return Completeness(name, found.start, found.step, tuple(nodes))
 
 
-def _prefix(batches: Batches, kind: str) -> str:
+def _kind(batches: Batches, name: str) -> Kind | None:
+    """Of which kind the report of that name is; None if the name is none of a report."""
+    kinds: tuple[Kind, ...] = ("verify", "audit")
+    return next((kind for kind in kinds if name.startswith(_prefix(batches, kind)) and name.endswith(".json")), None)
+
+
+def _prefix(batches: Batches, kind: Kind) -> str:
     return names.verify_prefix(batches.cluster) if kind == "verify" else names.audit_prefix(batches.cluster)
 
 
-def _last(batches: Batches, kind: str, count: int) -> Iterator[str]:
+def _last(batches: Batches, kind: Kind, count: int) -> Iterator[str]:
     found = (info.name for info in batches.store.list(_prefix(batches, kind)) if info.name.endswith(".json"))
     yield from nlargest(count, found)
 
 
 @lru_cache(maxsize=512)
 def _in_short(batches: Batches, name: str) -> Check:
+    kind = _kind(batches, name) or "verify"
     try:
         found = report(batches, name)
     except (ValidationError, ObjectNotFound) as error:
-        return Check("verify", name, None, False, "", f"cannot be read: {type(error).__name__}")
+        return Check(kind, name, None, False, "", f"cannot be read: {type(error).__name__}")
     if found is None:
-        return Check("verify", name, None, False, "", "is gone")
+        return Check(kind, name, None, False, "", "is gone")
     if isinstance(found, VerifyReport):
         return Check("verify", name, found.finished_at, found.ok, _compared(found), _found(found))
     says = f"{found.alarms} alarms, {len(found.gaps)} gaps" if found.gaps else "no gap"
