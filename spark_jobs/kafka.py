@@ -60,6 +60,8 @@ _OF_ONE_TOPIC = (
 """What a broker has against an event or its topic, and meets again however often it is sent."""
 _NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _NOT_TOLD = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, *_FENCED)
 _WAIT = "Events stay in the changes tables and go out with the next run."
 _LIBRDKAFKA_MAX = 1_000_000
 _OF_EVERY_CLIENT = (
@@ -227,8 +229,8 @@ class Publisher:
         for publisher, run in groupby(rows, key=lambda row: row.publisher):
             try:
                 yield self._send(publisher, run)
-            except KafkaException as error:
-                raise _failure("publish events", self._transactional_id(publisher), error) from error
+            except (KafkaException, SystemError) as error:
+                raise _failure("publish events", self._transactional_id(publisher), _meant(error)) from error
 
     def _transactional_id(self, publisher: int) -> str:
         return f"{self.kafka.topic_prefix}.publisher.{publisher}"
@@ -449,12 +451,16 @@ def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
         consumer.close()
 
 
+def _meant(error: KafkaException | SystemError) -> KafkaException:
+    """The client's own error. What it raises while it calls back, as of a producer that a later one has fenced, is a SystemError to Python,
+    with that for a cause."""
+    meant = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(meant, KafkaException):
+        raise error
+    return meant
+
+
 def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
     reason: KafkaError = error.args[0]
-    return PublishError(
-        reason.str(),
-        operation=operation,
-        obj=obj,
-        retriable=reason.retriable() or reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT),
-        hint=_WAIT,
-    )
+    hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}" if reason.code() in _FENCED else _WAIT
+    return PublishError(reason.str(), operation=operation, obj=obj, retriable=reason.retriable() or reason.code() in _PASSING, hint=hint)

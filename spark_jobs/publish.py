@@ -49,6 +49,8 @@ from writetime.store import Store, open_store
 
 log = structlog.get_logger()
 
+_BY_PY4J = "An error occurred while calling"
+"""How Py4JJavaError begins, before it comes to Java's own words."""
 _AGAIN = "all its events are to be sent again"
 
 
@@ -495,7 +497,7 @@ def _spark_failures() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith(_BY_PY4J)]
         told = [line for line in lines if line.startswith("writetime.errors.")]
         raise PublishError(
             (told or lines or [type(error).__name__])[0],

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -234,6 +234,28 @@ def test_a_death_between_events_and_commit_doubles_and_loses_nothing(
     monkeypatch.setattr(jobs, "Producer", Producer)
     assert send(kafka, everything) == 10 - 4 * (dies_in_transaction - 1)
     assert sorted(numbers(consume(kafka, topic))) == list(range(1, 11))
+
+
+def test_of_two_at_once_the_earlier_one_stops_and_may_try_again(kafka: KafkaConfig, topic: str) -> None:
+    everything = rows(topic, range(1, 11))
+
+    def overtaken() -> Iterator[Any]:
+        yield from everything
+        assert send(kafka, everything) == 10
+
+    with pytest.raises(PublishError, match=rf"{kafka.topic_prefix}.publisher.0: .*\(a retry may help\). Another run publishes"):
+        list(Publisher(kafka).send_all(overtaken()))
+    assert send(kafka, everything) == 0
+    assert sorted(numbers(consume(kafka, topic))) == list(range(1, 11))
+
+
+def test_what_a_client_raises_while_it_calls_back_is_its_own_error() -> None:
+    fenced, other = KafkaException(KafkaError(KafkaError._FENCED)), SystemError("returned a result with an exception set")
+    with pytest.raises(SystemError, match="with an exception set"):
+        jobs._meant(other)
+    other.__cause__ = fenced
+    assert jobs._meant(other) is fenced
+    assert jobs._meant(fenced) is fenced
 
 
 def test_the_progress_topic_is_compacted(kafka: KafkaConfig, topic: str) -> None:
