@@ -1,9 +1,9 @@
 """All tests that need nothing but set-up, as two processes side by side: `python -m tools.tests [pytest's own options]`.
 
-Strategy: tests that start services (Cassandra, Kafka, Airflow, Spark) wait for them most of the time, and all others compute. Together they
-use a machine of two cores, and take two thirds of the time. Within each process tests run one after the other: no two start a ring at
-one moment. The first process's output is shown as it comes, the second one's when the first has ended. Options go to both; where they name
-tests of one kind only, the other process has nothing to do, and that is no failure.
+Strategy: tests with a ring of Cassandra's or with Airflow wait most of the time, and all others, those with Spark and Kafka among them,
+compute. Together they use a machine of two cores, and take about half of the time. Within each process tests run one after the other: no
+two start a ring at one moment. The first process's output is shown as it comes, the second one's when the first has ended. Options go to
+both; where they name tests of one kind only, the other process has nothing to do, and that is no failure.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tools import ROOT
 
 ELSEWHERE: Final = "not gcs and not s3 and not browser"
 """What has a make target of its own."""
-SERVICES: Final = "airflow or kafka or spark or cassandra"
+WAITING: Final = "airflow or cassandra"
 NOTHING_COLLECTED: Final = 5
 
 
 def commands(options: list[str]) -> tuple[list[str], list[str]]:
-    """The one with services, and the one without."""
-    first, second = ([sys.executable, "-m", "pytest", "-m", f"{kind} and {ELSEWHERE}"] for kind in (f"({SERVICES})", f"not ({SERVICES})"))
+    """The one that waits, and the one that computes."""
+    first, second = ([sys.executable, "-m", "pytest", "-m", f"{kind} and {ELSEWHERE}"] for kind in (f"({WAITING})", f"not ({WAITING})"))
     return [*first, *options], [*second, *options]
 
 
@@ -33,11 +33,11 @@ def outcome(codes: tuple[int, int]) -> int:
 
 
 def main(options: list[str]) -> int:
-    services, others = commands(options)
+    waiting, others = commands(options)
     with tempfile.TemporaryFile() as output:
         beside = subprocess.Popen(others, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
-            code = subprocess.run(services, cwd=ROOT, check=False).returncode
+            code = subprocess.run(waiting, cwd=ROOT, check=False).returncode
             codes = code, beside.wait()
         except BaseException:
             beside.terminate()
