@@ -1,7 +1,8 @@
 """What the ring answers for its captured tables at ALL: every row with the writetime and expiry of its columns, in the form of `values`.
 
 Collections and user types that are not frozen have one writetime and TTL per element: the greatest writetime counts, and the earliest
-expiry, which is when the value changes next. `Answer.to_json` and `from_json` keep an answer for a replay.
+expiry, which is when the value changes next. Before Cassandra 5.0 nobody is told either of them. `Answer.to_json` and `from_json` keep an
+answer for a replay.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Row:
 @dataclass(frozen=True)
 class TableAnswer:
     """A table at one time. `slack` (s): how much later than `read_at` the ring may have looked at its clock. `numbers` are the clustering
-    columns of type decimal: 1 and 1.00 are one row, and it depends on the replica which of them is shown."""
+    columns of type decimal: 1 and 1.00 are one row, and it depends on the replica which of them is shown. `untold` are the columns, by CQL
+    name, of which the ring tells no writetimes and expiries."""
 
     keyspace: str
     name: str
@@ -65,6 +67,7 @@ class TableAnswer:
     read_at: int = 0
     slack: int = 1
     numbers: list[str] = field(default_factory=list)
+    untold: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -110,19 +113,31 @@ def read(session: Session, *, page_rows: int | None = None) -> Answer:
     Without `page_rows`, each table comes in one page, so that all rows are read at one time; with more than a coordinator can hold, in
     many, which is right only while nobody writes and nothing expires."""
     described = list(_captured(session))
+    of_elements = int(session.execute("SELECT release_version FROM system.local").one().release_version.split(".")[0]) >= 5
     session.client_protocol_handler = RawHandler
     found = Answer([])
     for about in described:
         try:
-            found.tables.append(_read_table(session, *about, page_rows))
+            found.tables.append(_read_table(session, about, page_rows, of_elements=of_elements))
         except ReadFailure as error:
             # Every replica answered, and some of them that it failed: its log says how. (5.0.6: a NullPointerException in Row.Merger.)
-            found.unreadable[".".join(about[:2])] = str(error)
+            found.unreadable[f"{about.keyspace}.{about.name}"] = str(error)
     return found
 
 
-def _captured(session: Session) -> Iterator[tuple[str, str, str, list[tuple[str, str]], list[str]]]:
-    """Keyspace, name, id, columns with their kinds, and clustering columns of type decimal, of every table whose cdc is on."""
+@dataclass(frozen=True)
+class Captured:
+    """A table whose cdc is on: its columns with their kinds, clustering columns of type decimal, and columns that have elements."""
+
+    keyspace: str
+    name: str
+    id: str
+    columns: list[tuple[str, str]]
+    numbers: list[str]
+    multicell: list[str]
+
+
+def _captured(session: Session) -> Iterator[Captured]:
     for row in session.execute("SELECT keyspace_name, table_name, id, cdc FROM system_schema.tables"):
         if not row.cdc or row.keyspace_name.startswith("system"):
             continue
@@ -130,35 +145,34 @@ def _captured(session: Session) -> Iterator[tuple[str, str, str, list[tuple[str,
         columns = session.execute(query, (row.keyspace_name, row.table_name))
         ordered = sorted(columns, key=lambda column: (_RANK[column.kind], column.position, column.column_name))
         numbers = [column.column_name for column in ordered if (column.kind, column.type) == ("clustering", "decimal")]
-        yield row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered], numbers
+        found = session.execute("SELECT type_name FROM system_schema.types WHERE keyspace_name = %s", (row.keyspace_name,))
+        user_types = {name for each in found for name in (each.type_name, quoted(each.type_name))}
+        multicell = [c.column_name for c in ordered if c.type in user_types or c.type.startswith(("list<", "set<", "map<"))]
+        yield Captured(
+            row.keyspace_name, row.table_name, str(row.id), [(column.column_name, column.kind) for column in ordered], numbers, multicell
+        )
 
 
 _RANK = {"partition_key": 0, "clustering": 1, "static": 2, "regular": 3}
 
 
-def _read_table(
-    session: Session,
-    keyspace: str,
-    name: str,
-    table_id: str,
-    columns: list[tuple[str, str]],
-    numbers: list[str],
-    page_rows: int | None,
-) -> TableAnswer:
-    numbers = [to_column(column) for column in numbers]
-    keys = [column for column, kind in columns if _RANK[kind] < 2]
-    others = [column for column, kind in columns if _RANK[kind] >= 2]
-    selected = [quoted(column) for column, _ in columns]
+def _read_table(session: Session, about: Captured, page_rows: int | None, *, of_elements: bool) -> TableAnswer:
+    numbers = [to_column(column) for column in about.numbers]
+    untold = [] if of_elements else about.multicell
+    keys = [column for column, kind in about.columns if _RANK[kind] < 2]
+    others = [column for column, kind in about.columns if _RANK[kind] >= 2 and column not in untold]
+    selected = [quoted(column) for column, _ in about.columns]
     selected += [f"{function}({quoted(column)})" for function in ("WRITETIME", "TTL") for column in others]
-    statement = SimpleStatement(f"SELECT {', '.join(selected)} FROM {quoted(keyspace)}.{quoted(name)}", fetch_size=page_rows)
+    table = f"{quoted(about.keyspace)}.{quoted(about.name)}"
+    statement = SimpleStatement(f"SELECT {', '.join(selected)} FROM {table}", fetch_size=page_rows)
     began, slack, found = int(time.time()), 1, []
     for read_at, kinds, page in _pages(session, statement):
         slack = max(slack, int(time.time()) - read_at + 1)
-        found += [_row(columns, others, keys, numbers, kinds, raw, read_at) for raw in page]
+        found += [_row(about.columns, others, keys, numbers, kinds, raw, read_at) for raw in page]
     rows = {row.key: row for row in found}
     if len(rows) != len(found):
-        raise AssertionError(f"{keyspace}.{name}: the ring has a key twice")
-    return TableAnswer(keyspace, name, table_id, [to_column(key) for key in keys], rows, began, slack, numbers)
+        raise AssertionError(f"{about.keyspace}.{about.name}: the ring has a key twice")
+    return TableAnswer(about.keyspace, about.name, about.id, [to_column(key) for key in keys], rows, began, slack, numbers, untold)
 
 
 def _pages(session: Session, statement: SimpleStatement) -> Iterator[tuple[int, list[Any], list[tuple[bytes | None, ...]]]]:

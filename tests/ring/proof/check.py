@@ -95,10 +95,10 @@ def _rows(table: TableAnswer, current: dict[str, Row], teller: _Teller) -> Itera
             yield teller.tell("table", key, "", ring and ring.values, ours and ours.values)
             continue
         yield from _values(ring, ours, teller)
-        for name in sorted(ring.writetime.keys() | ours.writetime.keys()):
+        for name in sorted((ring.writetime.keys() | ours.writetime.keys()).difference(table.untold)):
             if ring.writetime.get(name) != ours.writetime.get(name):
                 yield teller.tell("table", key, f"WRITETIME({name})", ring.writetime.get(name), ours.writetime.get(name))
-        for name in sorted(ring.expires_at.keys() | ours.expires_at.keys()):
+        for name in sorted((ring.expires_at.keys() | ours.expires_at.keys()).difference(table.untold)):
             expected, told = ring.expires_at.get(name), ours.expires_at.get(name)
             if expected is None or told is None or not -EXPIRY_SLACK_SECONDS <= told - expected <= table.slack:
                 yield teller.tell("table", key, f"expiry of {name}", expected, told)

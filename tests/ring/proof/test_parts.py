@@ -18,7 +18,7 @@ from cassandra import ReadFailure
 from cassandra.cqltypes import lookup_casstype
 
 from tests.ring.proof import answer, check, sabotage
-from tests.ring.proof.answer import Row, TableAnswer
+from tests.ring.proof.answer import Captured, Row, TableAnswer
 from tests.ring.proof.cli import Wanted
 from tests.ring.proof.lake import Event
 from tests.ring.proof.schedule import LONGEST_STRETCH, Step, schedule
@@ -32,14 +32,18 @@ from writetime.cql.types import parse_type
 
 
 def test_a_table_that_cassandra_itself_cannot_read_is_named_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_table(_: object, keyspace: str, name: str, *__: object) -> TableAnswer:
-        if name == "broken":
+    def read_table(_: object, about: Captured, *__: object, of_elements: bool) -> TableAnswer:
+        if about.name == "broken":
             raise ReadFailure("Replica(s) failed to execute read")
-        return TableAnswer(keyspace, name, "id", [], {})
+        return TableAnswer(about.keyspace, about.name, "id", [], {}, untold=[] if of_elements else about.multicell)
 
-    monkeypatch.setattr(answer, "_captured", lambda _: iter([("proof", name, "id", [], []) for name in ("a", "broken", "b")]))
+    captured = [Captured("proof", name, "id", [], [], ["l"]) for name in ("a", "broken", "b")]
+    monkeypatch.setattr(answer, "_captured", lambda _: iter(captured))
     monkeypatch.setattr(answer, "_read_table", read_table)
-    found = answer.read(Mock())
+    session = Mock()
+    session.execute.return_value.one.return_value.release_version = "4.1.10"
+    found = answer.read(session)
+    assert [table.untold for table in found.tables] == [["l"], ["l"]]
     assert [table.name for table in found.tables] == ["a", "b"]
     assert list(found.unreadable) == ["proof.broken"]
     assert "failed to execute" in found.unreadable["proof.broken"]
