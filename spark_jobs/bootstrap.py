@@ -21,9 +21,10 @@ import sys
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -53,14 +54,14 @@ from writetime.bootstrap.run import RangeDone, Run
 from writetime.config import CqlConfig, PipelineConfig, SnapshotConfig, load
 from writetime.cql.ordered import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
 from writetime.cql.types import CollectionType, parse_type
-from writetime.errors import BatchError, ConfigError, WritetimeError
+from writetime.errors import BatchError, ConfigError, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.join import flat
 from writetime.join.event import split_partition_key
 from writetime.join.head import decode_head
 from writetime.join.order import ClusteringOrder
 from writetime.model import Row
 from writetime.schema.model import Schema, Table
-from writetime.store import Store, open_store
+from writetime.store import ObjectInfo, Store, open_store
 
 log = structlog.get_logger()
 
@@ -203,27 +204,30 @@ class Bootstrap:
         return run
 
     def read_touched(self, failed: list[WritetimeError]) -> int:
-        """Read the rows again that batches have noted; how many these are. Why those of a table were not is added to `failed`; all the
-        notes stay then."""
+        """Read the rows again that batches have noted; how many these are. Why those of a table were not is added to `failed`; its notes
+        stay then."""
         by_table: dict[UUID, dict[str, None]] = {}
-        found = []
+        notes: dict[UUID, list[ObjectInfo]] = defaultdict(list)
         for info in self.store.list(names.touched_prefix(self.cluster)):
             document = json.loads(self.store.read(info.name))
             if self.sealed is not None and document["batch"] <= self.sealed.number:
-                found.append(info)
-                by_table.setdefault(UUID(document["table_id"]), {}).update(dict.fromkeys(document["keys"]))
+                table_id = UUID(document["table_id"])
+                notes[table_id].append(info)
+                by_table.setdefault(table_id, {}).update(dict.fromkeys(document["keys"]))
         count = 0
-        not_read: list[WritetimeError] = []
         for table_id, keys in by_table.items():
             table = self.schema.tables.get(table_id)
-            if table is not None and not table.dropped:
-                with _going_on(table.full_name, not_read):
+            with _going_on(str(table_id) if table is None else table.full_name, failed):
+                if table is not None and not table.dropped:
                     count += self._read_keys(table, [bytes.fromhex(key) for key in keys])
-        failed += not_read
-        if not not_read:
-            for info in found:
-                self.store.delete(info.name, if_generation=info.generation)
+                self._forget(notes[table_id])
         return count
+
+    def _forget(self, notes: Iterable[ObjectInfo]) -> None:
+        for info in notes:
+            # Another run has read the same, or a batch has noted it once more.
+            with suppress(ObjectNotFound, PreconditionFailed):
+                self.store.delete(info.name, if_generation=info.generation)
 
     # --- how ---------------------------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.encode import Encoder, Life
+from spark_jobs.failures import spark_failures
 from spark_jobs.scan import Batches
 from spark_jobs.warehouse import Warehouse
 from writetime.batch.documents import Document
@@ -66,10 +67,11 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     events, failed = 0, None
     for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
         try:
-            if (changes := warehouse.open_changes(table)) is not None:
-                about = About(config.cluster.name, table.keyspace, table.name, addresses)
-                life = Life(table, changes, about, "")
-                events += _write(FileWriter.of(files, config.events, life), life, since, upto)
+            with spark_failures(table.full_name):
+                if (changes := warehouse.open_changes(table)) is not None:
+                    about = About(config.cluster.name, table.keyspace, table.name, addresses)
+                    life = Life(table, changes, about, "")
+                    events += _write(FileWriter.of(files, config.events, life), life, since, upto)
         except WritetimeError as error:
             log.error("table not written to files", table=table.full_name, **error.as_dict())
             failed = error

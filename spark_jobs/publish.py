@@ -13,14 +13,12 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import reduce
 from typing import Any
 from uuid import UUID
 
 import structlog
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -28,6 +26,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_jobs.encode import PUT_ASIDE, Encoder, Life, Oversized, Tells
 from spark_jobs.ending import ends_telling
+from spark_jobs.failures import spark_failures
 from spark_jobs.files import files_up_to, to_files
 from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, forget, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
@@ -49,8 +48,6 @@ from writetime.store import Store, open_store
 
 log = structlog.get_logger()
 
-_BY_PY4J = "An error occurred while calling"
-"""How Py4JJavaError begins, before it comes to Java's own words."""
 _AGAIN = "all its events are to be sent again"
 
 
@@ -93,7 +90,7 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     sinks = _Sinks(config, store, sealed.number, everything)
     published = sinks.known or Published(batch=0, events=0)
     published = published.model_copy(update={"events": 0})
-    not_filed: WritetimeError | None = None
+    not_filed = sinks.not_filed
     if sinks.kafka_due or sinks.files_due:
         spark = spark_session(config, f"writetime publish {config.pipeline}")
         try:
@@ -117,8 +114,17 @@ class _Sinks:
         self.known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name)
         behind = self.known is None or self.known.batch < upto or bool(self.known.waiting)
         self.kafka_due = config.kafka is not None and (everything or behind)
-        self._filed = 0 if config.files is None or everything else files_up_to(config.files)
-        self.files_due = config.files is not None and self._filed < upto
+        self._filed, self.not_filed = self._files_up_to(everything)
+        self.files_due = config.files is not None and self.not_filed is None and self._filed < upto
+
+    def _files_up_to(self, everything: bool) -> tuple[int, WritetimeError | None]:
+        """The last batch that the files have; or why that cannot be told, which holds up nothing."""
+        if self.config.files is None or everything:
+            return 0, None
+        try:
+            return files_up_to(self.config.files), None
+        except WritetimeError as error:
+            return 0, error
 
     def to_files(self, spark: SparkSession, published: Published) -> tuple[Published, WritetimeError | None]:
         """Write the files. How far events are now, where there is no Kafka to say that; and what has failed, which holds up nothing."""
@@ -194,10 +200,10 @@ class Outbox:
         cluster = self.config.cluster.name
         known = (None if everything else _known(self.store, cluster)) or Published(batch=0, events=0)
         records, refused = self._records(known)
-        with _spark_failures():
+        with spark_failures():
             sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
-        with _spark_failures():
+        with spark_failures():
             self._tell_warehouse(known)
         for name, error in refused.items():
             log.error("table not published", table=name, **error.as_dict())
@@ -407,7 +413,7 @@ class Outbox:
             .withColumn("at", F.lit(at))
             for at, (name, life) in enumerate(lives)
         ]
-        with _spark_failures():
+        with spark_failures():
             rows = sorted(reduce(DataFrame.unionByName, versions).collect(), key=lambda row: row["first"])
         used: dict[int, list[tuple[str, bool]]] = {at: [] for at in sorted(range(len(lives)), key=_first_of(rows))}
         for row in rows:
@@ -489,22 +495,6 @@ def _not_there(table: str) -> PublishError:
         obj=table,
         hint="Give it its name, or its property writetime.table-id, back; its events wait.",
     )
-
-
-@contextmanager
-def _spark_failures() -> Iterator[None]:
-    """What fails in Spark as an error of ours, with the line that says most of why."""
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith(_BY_PY4J)]
-        told = [line for line in lines if line.startswith("writetime.errors.")]
-        raise PublishError(
-            (told or lines or [type(error).__name__])[0],
-            operation="publish events",
-            retriable=True,
-            hint="Events stay in the changes tables and go out with the next run; Spark's log says more.",
-        ) from error
 
 
 if __name__ == "__main__":

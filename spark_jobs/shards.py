@@ -441,12 +441,13 @@ def _says_absent(error: Exception) -> bool:
 def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:
     """Remove the versions of a shard that are not to be kept, and the files that only they need; bytes freed.
 
-    What the last batch wrote is kept, and so is Lance's newest version. Files of a write that never came to an end go after a week.
+    What the last batch wrote is kept, and so are what it started from, for if it is not sealed it may have to do so again, and Lance's
+    newest version. Files of a write that never came to an end go after a week.
     """
     with Lease(store, lease, **timing) as held:
         if not _newest(uri):
             return 0
         dataset = lance.dataset(uri)
-        kept = {*keep_versions, held.notes.get("version"), dataset.version}
+        kept = {*keep_versions, held.notes.get("version"), held.notes.get("base"), dataset.version}
         gone = [found["version"] for found in dataset.versions() if found["version"] not in kept]
         return int(dataset.cleanup_old_versions(versions=gone).bytes_removed) if gone else 0

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from spark_jobs import bootstrap
 from spark_jobs.bootstrap import Bootstrap
+from writetime import names
 from writetime.config import PipelineConfig
 from writetime.errors import BatchError, WritetimeError
+from writetime.store.local import LocalStore
 
 
 def test_one_table_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +42,30 @@ def test_one_table_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(BatchError, match="no SELECT"):
         bootstrap.run(config, tables=["shop.orders", "shop.notes"], touched=True)
     assert read == ["shop.orders", "shop.notes", "touched"]
+
+
+def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    tables = {UUID(int=number): SimpleNamespace(full_name=f"shop.t{number}", dropped=False) for number in (1, 2)}
+    noted = []
+    for number, table_id in enumerate(tables, start=1):
+        noted.append(names.touched("c", 7, str(table_id), number))
+        store.put(noted[-1], json.dumps({"batch": 7, "table_id": str(table_id), "keys": ["00"]}).encode())
+    later = names.touched("c", 8, str(UUID(int=2)), 1)
+    store.put(later, json.dumps({"batch": 8, "table_id": str(UUID(int=2)), "keys": ["01"]}).encode())
+
+    def read_keys(_: Any, table: Any, keys: list[bytes]) -> int:
+        if table.full_name == "shop.t1":
+            raise BatchError("no SELECT permission", operation="read a table from the ring", obj=table.full_name)
+        # Another run was faster.
+        store.delete(noted[1])
+        return len(keys)
+
+    monkeypatch.setattr(Bootstrap, "_read_keys", read_keys)
+    job: Any = Bootstrap.__new__(Bootstrap)
+    job.store, job.cluster = store, "c"
+    job.sealed, job.schema = SimpleNamespace(number=7), SimpleNamespace(tables=tables)
+    failed: list[WritetimeError] = []
+    assert job.read_touched(failed) == 1
+    assert [error.obj for error in failed] == ["shop.t1"]
+    assert [info.name for info in store.list(names.touched_prefix("c"))] == [noted[0], later]

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_jobs import publish
+from spark_jobs.failures import spark_failures
 from spark_jobs.publish import Outbox
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import table
@@ -18,7 +19,7 @@ from writetime import names
 from writetime.batch.documents import Accounting, Sealed
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig
-from writetime.errors import ConfigError, PublishError
+from writetime.errors import ConfigError, PublishError, StoreUnavailable
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
 
@@ -112,3 +113,35 @@ def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monke
     with pytest.raises(PublishError, match="disk is full"):
         publish.run(config)
     assert drained == [False]
+
+
+@pytest.mark.parametrize("fails", ["files_up_to", "to_files"])
+def test_files_that_cannot_be_written_hold_up_no_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """Neither what cannot be told of them, nor what fails in a worker."""
+    refused = StoreUnavailable("no answer", operation="read an object", obj="_published.json")
+
+    def fail(*_: Any) -> Any:
+        raise refused
+
+    store = LocalStore(tmp_path)
+    cluster = SimpleNamespace(name="c")
+    kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
+    about = {"cluster": cluster, "catalog": None, "bucket": str(tmp_path), "pipeline": "p", "kafka": kafka}
+    config = cast(PipelineConfig, SimpleNamespace(**about, files=FilesConfig(url=str(tmp_path / "files"))))
+    monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=SimpleNamespace(number=3)))
+    monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(publish, fails, fail)
+    drained = Published(batch=3, events=7)
+    monkeypatch.setattr(Outbox, "drain", lambda *_, **__: write_published(store, "c", drained) or drained)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        publish.run(config)
+    assert read_published(store, "c") == drained
+
+
+def test_what_fails_in_a_worker_that_writes_files_is_told_by_table() -> None:
+    with (
+        pytest.raises(PublishError, match=r"shop\.orders: java\.lang\.OutOfMemoryError") as raised,
+        spark_failures("shop.orders"),
+    ):
+        raise PySparkException("An error occurred while calling o1.collect.\n: java.lang.OutOfMemoryError: heap")
+    assert raised.value.retriable

@@ -443,10 +443,11 @@ def test_versions_that_nobody_needs_are_removed(place: Place) -> None:
         version = place.upsert(version, batch, numbered(range(500), b"batch %d" % batch * 50)).version
         versions.append(version)
     assert cleanup(place.uri, [versions[2]], place.store, LEASE) > 0
-    for kept, batch in ((versions[2], 3), (versions[4], 5)):
+    # The last write may not be sealed: a rerun starts from where it did.
+    for kept, batch in ((versions[2], 3), (versions[3], 4), (versions[4], 5)):
         assert place.all(kept)[b"000001"] == b"batch %d" % batch * 50
     with pytest.raises(BatchError, match="gone"):
-        Shard(place.uri, versions[3])
+        Shard(place.uri, versions[1])
     assert place.upsert(versions[4], 6, numbered([1])).version > versions[4]
     assert notes(place.store, LEASE)["batch"] == 6
     assert cleanup(str(place.uri) + "-none", [], place.store, "leases/none.json") == 0
