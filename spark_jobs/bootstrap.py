@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.ending import ends_telling
+from spark_jobs.failures import OURS, why
 from spark_jobs.ring import Page, Ring, as_of, token_of
 from spark_jobs.scan import Batches, chunked
 from spark_jobs.session import spark_session
@@ -156,10 +157,10 @@ def read_again(config: PipelineConfig, spark: SparkSession, parts: Mapping[str, 
 
 
 def _of_worker(error: PySparkException, name: str) -> WritetimeError:
-    """What has failed in Spark, by the line that says most of why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    told = [line.partition(": ")[2] for line in lines if line.startswith("writetime.errors.")]
-    return BatchError((told or lines)[0], operation="read a table from the ring", obj=name, retriable=True)
+    """What has failed in Spark, an error of ours without its class."""
+    told = why(error)
+    told = told.partition(": ")[2] if told.startswith(OURS) else told
+    return BatchError(told, operation="read a table from the ring", obj=name, retriable=True)
 
 
 # --- driver -------------------------------------------------------------------------------------------------------------------------

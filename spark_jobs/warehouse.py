@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, steps, type_ddl
+from spark_jobs.failures import why
 from spark_jobs.pages import last_rows, told_rows
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from spark_jobs.scan import Batches
@@ -495,7 +496,7 @@ class Warehouse:
             if not isinstance(error, PySparkException | Py4JJavaError) or not _is_conflict(error):
                 raise
             raise BatchBusy(
-                f"somebody has written to the table meanwhile: {_told_by(error)}",
+                f"somebody has written to the table meanwhile: {why(error)[:_LONGEST]}",
                 operation="commit a batch",
                 obj=str(batch),
                 hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
@@ -568,12 +569,6 @@ class Warehouse:
 
 def _is_conflict(error: PySparkException | Py4JJavaError) -> bool:
     return any(conflict in str(error) for conflict in _CONFLICTS)
-
-
-def _told_by(error: PySparkException | Py4JJavaError) -> str:
-    """What Java's exception says, without its stack."""
-    told = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    return str(told).strip().splitlines()[0][:_LONGEST]
 
 
 def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:
