@@ -18,10 +18,10 @@ Rows are flat (`writetime.join.flat`), and their keys are bytes in clustering or
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush, merge
+from heapq import merge
 from itertools import groupby
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -405,7 +405,7 @@ class _RowFolding:
     def __init__(self, partition: _Partition, key: bytes, row: bytes) -> None:
         self.partition, self.key, self.row = partition, key, row
         self._clock = partition.start
-        self._deletions = _Walk(partition.sweep.at(key))
+        self._deletions = partition.sweep.at(key)
         self._statics = _Walk(partition.statics)
         self._active: DeletionTime | None = None
         self._cells = NOTHING
@@ -458,13 +458,12 @@ class _RowFolding:
         self._clock = moment
         source: Any = None
         deleted: Reason | None = None
-        passed = self._deletions.until(moment)
-        for step in passed:
-            self._active = step.what.time
-            if step.moment == moment:
-                source = step.source
-                deleted = step.what.reason if deleted != "range_delete" else deleted
-        if passed and self.row:
+        covering = self._deletions.until(moment)
+        if covering is not None:
+            self._active = covering.what.time
+            if covering.moment == moment:
+                source, deleted = covering.source, covering.what.reason
+        if covering is not None and self.row:
             self.row = flat.settle(self.row, active=self._active, counter=self.partition.order.counter, engine=self.partition.engine)
         for step in self._statics.until(moment):
             self._cells = step.what
@@ -524,43 +523,103 @@ class _Walk:
 
 
 class _Sweep:
-    """Which deletions cover a row, by moment, for rows that are asked for in ascending order. What covers a place is worked out again
-    only after some range has begun or ended."""
+    """Which deletions cover a row, by moment, for rows that are asked for in ascending order.
+
+    Spans stand in slots, ordered by moment; a slot holds the rank of its deletion's strength while the span covers the row, else 0. A
+    tree of maxima over the slots answers each question in O(log n), so that n nested ranges over n rows cost O(n log n), not n².
+    """
 
     def __init__(self, spans: Iterable[_Span]) -> None:
-        self._coming = sorted(spans, key=lambda span: span.start, reverse=True)
-        self._active: list[_Step] = []
-        self._ends: list[tuple[bytes, int, _Step]] = []
-        self._steps: list[_Step] = []
+        holding = (span for span in spans if span.start < span.end)
+        ordered = sorted(holding, key=lambda span: (span.step.moment, _strength(span)))
+        ranks = {strength: rank for rank, strength in enumerate(sorted(set(map(_strength, ordered))), 1)}
+        self.steps = [span.step for span in ordered]
+        self._ranks = [ranks[_strength(span)] for span in ordered]
+        self._leaves = 1 << max(0, len(ordered) - 1).bit_length()
+        self._tree = [0] * (2 * self._leaves)
+        slots = range(len(ordered))
+        self._coming = sorted(((ordered[slot].start, slot) for slot in slots), reverse=True)
+        self._going = sorted(((ordered[slot].end, slot) for slot in slots), reverse=True)
 
-    def at(self, key: bytes) -> Sequence[_Step]:
-        """Each step is a deletion stronger than those before it."""
-        changed = False
-        while self._coming and self._coming[-1].start <= key:
-            span = self._coming.pop()
-            insort(self._active, span.step, key=_moment)
-            heappush(self._ends, (span.end, len(self._coming), span.step))
-            changed = True
-        while self._ends and self._ends[0][0] <= key:
-            self._remove(heappop(self._ends)[2])
-            changed = True
-        if changed:
-            self._steps = list(_growing(self._active))
-        return self._steps
+    def at(self, key: bytes) -> _Covering:
+        """The deletions that cover the row of this key. What an earlier call returned is void."""
+        while self._coming and self._coming[-1][0] <= key:
+            slot = self._coming.pop()[1]
+            self._put(slot, self._ranks[slot])
+        while self._going and self._going[-1][0] <= key:
+            self._put(self._going.pop()[1], 0)
+        return _Covering(self)
 
-    def _remove(self, step: _Step) -> None:
-        at = bisect_left(self._active, step.moment, key=_moment)
-        while self._active[at] is not step:
-            at += 1
-        del self._active[at]
+    def strongest(self, low: int, high: int) -> int:
+        """The greatest rank in the slots low <= slot < high; 0 if none of them covers the row."""
+        found, low, high = 0, low + self._leaves, high + self._leaves
+        while low < high:
+            if low & 1:
+                found = max(found, self._tree[low])
+                low += 1
+            if high & 1:
+                high -= 1
+                found = max(found, self._tree[high])
+            low, high = low >> 1, high >> 1
+        return found
+
+    def first_above(self, rank: int, low: int) -> int | None:
+        """The first slot from `low` on whose rank is greater."""
+        if self._tree[1] <= rank or low >= len(self.steps):
+            return None
+        node = low + self._leaves
+        while self._tree[node] <= rank:
+            # On to the next subtree to the right, of which there is none past the last one.
+            while node & 1:
+                node >>= 1
+            if not node:
+                return None
+            node += 1
+        while node < self._leaves:
+            node *= 2
+            node += self._tree[node] <= rank
+        return node - self._leaves
+
+    def _put(self, slot: int, rank: int) -> None:
+        node = slot + self._leaves
+        self._tree[node] = rank
+        while node > 1:
+            node >>= 1
+            strongest = max(self._tree[2 * node], self._tree[2 * node + 1])
+            if self._tree[node] == strongest:
+                return
+            self._tree[node] = strongest
 
 
-def _growing(steps: Iterable[_Step]) -> Iterator[_Step]:
-    strongest: DeletionTime | None = None
-    for step in steps:
-        if step.what.time.supersedes(strongest):
-            strongest = step.what.time
-            yield step
+class _Covering:
+    """The deletions that cover one row, walked once by moment: of them only those that are stronger than all before."""
+
+    def __init__(self, sweep: _Sweep) -> None:
+        self._sweep = sweep
+        self._slot = self._rank = 0
+
+    @property
+    def next(self) -> Moment | None:
+        slot = self._sweep.first_above(self._rank, self._slot)
+        return None if slot is None else self._sweep.steps[slot].moment
+
+    def until(self, moment: Moment) -> _Step | None:
+        """The strongest up to a moment, that one included, if it is stronger than what was returned before."""
+        first, steps = self._slot, self._sweep.steps
+        if first == len(steps):
+            return None
+        self._slot = bisect_right(steps, moment, lo=first, key=_moment)
+        rank = self._sweep.strongest(first, self._slot)
+        if rank <= self._rank:
+            return None
+        slot = self._sweep.first_above(rank - 1, first)
+        self._rank = rank
+        return None if slot is None else steps[slot]
+
+
+def _strength(span: _Span) -> tuple[int, int]:
+    deletion = span.step.what.time
+    return deletion.marked_for_delete_at, deletion.local_deletion_time
 
 
 class _Coverage:
