@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 
 from tests.cql.typed import NATIVE_VALUES, TYPES, kind_of, typed_values, values_of
 from tests.join.join_oracle import KEYS, i32, make_table
+from writetime.cql.native import CqlType
 from writetime.cql.ordered import HEAD, RowKeys, encoder, record_key, split_record_key
-from writetime.cql.types import EMPTY
+from writetime.cql.types import EMPTY, TupleType, UdtType, parse_type
 from writetime.errors import MalformedMutation, SchemaError
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.model import Bound
-from writetime.schema.model import Column, Table
+from writetime.schema.model import Column, Table, UserType
 
 PACKAGE = "org.apache.cassandra.db.marshal."
 COMPOSITE = f"'{PACKAGE}CompositeType({PACKAGE}Int32Type,{PACKAGE}ReversedType({PACKAGE}UTF8Type))'"
@@ -189,6 +191,113 @@ def test_keys_are_stored_and_stay() -> None:
     assert keys.key((i32(1), None, b"")).hex() == "0102018000000101020002"
     assert keys.start(Bound((i32(1),), True)).hex() == "0102018000000100"
     assert keys.end(Bound((i32(1),), True)).hex() == "0102018000000103"
+
+
+# --- tuples and user types --------------------------------------------------------------------------------------------------------------
+
+
+def fields(*parts: bytes | None) -> bytes:
+    return b"".join(struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part for part in parts)
+
+
+def compare(kind: CqlType, one: bytes, other: bytes) -> int:
+    """Below, at or above 0 as Cassandra 5.0 compares the values, field by field (TupleType.compareCustom)."""
+    if not isinstance(kind, TupleType | UdtType):
+        left, right = kind.sort_key(one), kind.sort_key(other)
+        return (left > right) - (left < right)
+    if not one or not other:
+        return bool(one) - bool(other)
+    kinds = kind.fields if isinstance(kind, TupleType) else tuple(kind.known_fields.values())
+    for field, left, right in zip_longest(kinds, split(one), split(other)):
+        # A field that is not there is null.
+        if left is None or right is None:
+            if left is not right:
+                return -1 if left is None else 1
+        elif difference := compare(field, left, right):
+            return difference
+    return 0
+
+
+def split(data: bytes) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while data:
+        size = struct.unpack_from(">i", data)[0]
+        found.append(None if size < 0 else data[4 : 4 + size])
+        data = data[4 + max(size, 0) :]
+    return found
+
+
+@st.composite
+def spelled(draw: st.DrawFn, kind: CqlType) -> bytes:
+    """A value as a node may hold it: of no bytes, of fewer fields than the type has, of nulls."""
+    if not isinstance(kind, TupleType | UdtType):
+        return draw(st.sampled_from([b"", i32(-1), i32(1)] if str(kind) == "int" else [b"", b"\0", b"a", b"a\0"]))
+    kinds = kind.fields if isinstance(kind, TupleType) else tuple(kind.known_fields.values())
+    there = kinds[: draw(st.integers(0, len(kinds)))]
+    return fields(*(draw(st.none() | spelled(field)) for field in there))
+
+
+NESTED = ["tuple<int, text>", "tuple<tuple<int, text>, tuple<text, int>>", "frozen<pair>", "tuple<frozen<pair>, int, frozen<pair>>"]
+PAIRS = {("k", "pair"): UserType("k", "pair", ("a", "b"), ("text", "tuple<int, text>"))}
+
+
+@given(st.data(), st.sampled_from(NESTED), st.booleans())
+def test_tuples_and_user_types_are_ordered_as_cassandra_compares_them(data: st.DataObject, text: str, descending: bool) -> None:
+    kind = parse_type(text, "k", PAIRS)
+    one, other = data.draw(spelled(kind)), data.draw(spelled(kind))
+    expected = compare(kind, one, other) * (-1 if descending else 1)
+    table = table_of((text, descending), ("int", False))
+    order, keys = ClusteringOrder(table, PAIRS), RowKeys(table, PAIRS)
+    left, right = (one, i32(1)), (other, i32(1))
+    assert (keys.key(left) > keys.key(right)) - (keys.key(left) < keys.key(right)) == expected
+    assert (order.key(left) > order.key(right)) - (order.key(left) < order.key(right)) == expected
+    assert (order.identity(left) == order.identity(right)) == (expected == 0)
+    # The rows of a value are those between the ends of the range of that value.
+    within = keys.start(Bound((one,), True)) < keys.key(right) < keys.end(Bound((one,), True))
+    assert within == (expected == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "same", "different"),
+    [
+        ("tuple<int, int>", [fields(None, None), fields(None)], [b"", fields(b""), fields(None, b"")]),
+        ("tuple<text, text>", [fields(b"x"), fields(b"x", None)], [fields(b"x", b""), fields(b"", b"x"), fields(None, b"x")]),
+        ("frozen<pair>", [fields(b"x"), fields(b"x", None)], [fields(b"x", b""), fields(b"x", fields(None)), b""]),
+    ],
+)
+def test_which_bytes_of_a_tuple_name_one_row(text: str, same: list[bytes], different: list[bytes]) -> None:
+    keys = RowKeys(table_of((text, False)), PAIRS)
+    assert len({keys.key((value,)) for value in same}) == 1
+    assert len({keys.key((value,)) for value in (same[0], *different)}) == 1 + len(different)
+
+
+GOLDEN = {
+    ("tuple<int, text>", fields(i32(1), b"a")): ("0102020180000001026100000002", "0102fdfe7ffffffefd9effffff02"),
+    ("tuple<int, text>", fields(i32(1), None)): ("01020201800000010002", "0102fdfe7ffffffeff02"),
+    ("tuple<int, text>", fields(i32(1), b"")): ("01020201800000010200000002", "0102fdfe7ffffffefdffffff02"),
+    ("tuple<int, text>", fields(None, b"a")): ("010201026100000002", "0102fefd9effffff02"),
+    ("tuple<int, text>", fields(b"")): ("010202000002", "0102fdffff02"),
+    ("tuple<int, text>", b""): ("01020002", "0102ff02"),
+    ("frozen<person>", fields(b"n")): ("0102026e00000002", "0102fd91ffffff02"),
+    ("frozen<person>", fields(b"n", fields(b"s", i32(1), None), fields(b"w"))): (
+        "0102026e00000202730000020180000001000202770000000002",
+        "0102fd91fffffdfd8cfffffdfe7ffffffefffdfd88ffffffff02",
+    ),
+}
+"""Keys as states of before hold them, ascending and descending."""
+
+
+@pytest.mark.parametrize(("text", "value"), GOLDEN)
+def test_keys_of_tuples_are_stored_and_stay(text: str, value: bytes) -> None:
+    found = tuple(RowKeys(table_of((text, descending)), TYPES).key((value,)).hex() for descending in (False, True))
+    assert found == GOLDEN[text, value]
+
+
+def test_a_tuple_of_nulls_alone_has_a_key_of_its_own() -> None:
+    """Its key was that of the value of no bytes, which comes before it."""
+    keys = RowKeys(table_of(("tuple<int, text>", False)), {})
+    assert keys.key((fields(None, None),)).hex() == "0102010002"
+    assert keys.key((b"",)) < keys.key((fields(None, None),)) < keys.key((fields(None, b""),))
 
 
 # --- clusterings and ranges -----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ so that a range tombstone is an interval of bytes. A head has no row key: it com
     varint           80 + length ‖ magnitude (FF ‖ u32 length from 127 bytes on), negative ones the complement of -1 - n
     decimal          sign ‖ exponent ‖ digits, two a byte; what is 0 is one byte
     lists and such   element by element: 01 = null, 02 ‖ value, 00 ends them
+    tuples, UDTs     likewise, up to the last field that is not null (of nulls alone the first); no bytes: the 00 alone
 
 The same order with types, and why it is so: `writetime.join.order`. This module knows no rows, no state and no Arrow; it is stored data, so
 that an encoding, once written, stays.

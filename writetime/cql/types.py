@@ -243,9 +243,12 @@ def _read_fields(kinds: Sequence[CqlType], data: bytes, *, exact: bool) -> list[
 
 
 def starting_fields(kinds: Sequence[CqlType], data: bytes) -> list[bytes | None]:
-    """The fields of a tuple or user type up to the last that is not null.
+    """The fields of a tuple or user type up to the last that is not null; of nulls alone the first; of no bytes none.
 
-    Nulls at the end are the same as fields that are not there (TupleType.compareCustom).
+    Nulls at the end are the same as fields that are not there, and the value of no bytes comes before all others, also before the one of
+    nulls alone (TupleType.compareCustom). A field of no bytes at the end is a field: so say Cassandra's later 4.0 releases, 4.1 and 5.0.
+    Before, the comparator took it for missing when the other value stops there, but not when that one has a null there, which is no
+    order: such rows merged or not as they happened to be compared.
     """
     fields: list[bytes | None] = []
     pos = 0
@@ -254,7 +257,7 @@ def starting_fields(kinds: Sequence[CqlType], data: bytes) -> list[bytes | None]
             break
         part, pos = _read_value(data, pos)
         fields.append(part)
-    while fields and fields[-1] is None:
+    while len(fields) > 1 and fields[-1] is None:
         fields.pop()
     return fields
 
