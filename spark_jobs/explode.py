@@ -283,8 +283,11 @@ class _Explosion:
                 yield from of_update
 
     def _gone(self, copies: list[dict[str, int]], ts: int) -> bool:
-        """Whether a TRUNCATE took all copies of an update."""
-        return all(self.plan.cuts.gone(self.table.id.bytes, copy["segment"], copy["position"], ts) for copy in copies)
+        """Whether a TRUNCATE took an update; counts those of which the nodes' records do not say."""
+        verdict = self.plan.cuts.decide(self.table.id.bytes, [(copy["segment"], copy["position"]) for copy in copies], ts)
+        if verdict == "undecided":
+            self.counts["undecided"] += 1
+        return verdict == "gone"
 
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
         """None at all if what was purged may have beaten all of it. DecodeError if anything in the update cannot be used."""

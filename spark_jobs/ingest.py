@@ -393,16 +393,18 @@ class Batch:
             self.events[table_id, bucket] = count["events"]
             if count["made"] != count["items"] or applied > count["folded"]:
                 wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
-        self._warn_of_purged(counts)
+        # A replay counts what it leaves out as superseded; of a time in which the table was not captured it may have been news.
+        self._warn_of("purged", "left out, as what is purged may have beaten it", counts)
+        self._warn_of("undecided", "kept, as no record of the node says whether a TRUNCATE took it", counts)
         return wrong
 
-    def _warn_of_purged(self, counts: Mapping[tuple[str, bytes, int], Mapping[str, int]]) -> None:
-        """What a replay leaves out is counted as superseded; of a time in which the table was not captured it may have been news."""
-        left_out: Counter[str] = Counter()
+    def _warn_of(self, name: str, what: str, counts: Mapping[tuple[str, bytes, int], Mapping[str, int]]) -> None:
+        """Log how many updates of each table were counted under that name, if any were."""
+        found: Counter[str] = Counter()
         for (table, *_), count in counts.items():
-            left_out[table] += count.get("purged", 0)
-        for table, updates in sorted((+left_out).items()):
-            log.warning("left out, as what is purged may have beaten it", table=table, updates=updates, batch=self.manifest.number)
+            found[table] += count.get(name, 0)
+        for table, updates in sorted((+found).items()):
+            log.warning(what, table=table, updates=updates, batch=self.manifest.number)
 
     def _accounting(self) -> list[Accounting]:
         found = []

@@ -273,7 +273,7 @@ def test_updates_of_one_mutation_are_counted_each_and_once() -> None:
 
 def test_what_a_truncate_took_is_superseded_by_it() -> None:
     at = datetime.fromtimestamp(NOW, UTC)
-    cut = Cut(at=(THEN + 5) // 1000 + 1, places={HOSTS[0]: (1, 150)}, placed=frozenset(HOSTS[:1]))
+    cut = Cut(places={HOSTS[0]: (1, 150)}, noted={HOSTS[0]: (THEN + 5) // 1000 + 1})
     cuts = Cuts.of({ORDERS.id: cut}, [Source(host, 1, at) for host in HOSTS])
     early, hinted, late = (insert(ORDERS, 1, {"name": name}, line) for line, name in enumerate(("early", "hinted", "late")))
     found = [
@@ -287,6 +287,16 @@ def test_what_a_truncate_took_is_superseded_by_it() -> None:
         rows = folded(found, cuts=cuts, engine=engine)
         assert sorted(name or "" for name in names(rows)) == ["hinted", "late"]
         assert account(rows) == {"applied": 2, "superseded": 1, "duplicate": 2, "events": 2}
+
+
+def test_what_no_record_decides_is_kept_and_counted() -> None:
+    cut = Cut(places={HOSTS[0]: (1, 150)}, noted={HOSTS[0]: NOW * 1000})
+    cuts = Cuts.of({ORDERS.id: cut}, [Source(host, 1, datetime.fromtimestamp(NOW, UTC)) for host in HOSTS])
+    both, alone = (insert(ORDERS, 1, {"name": name}, line) for line, name in enumerate(("both", "alone")))
+    for engine in ("auto", "python"):
+        rows = folded([frame(both, position=100), frame(both, segment=1), frame(alone, segment=1)], cuts=cuts, engine=engine)
+        assert names(rows) == ["alone"]
+        assert account(rows) == {"applied": 1, "superseded": 1, "duplicate": 1, "events": 1, "undecided": 1}
 
 
 def line(number: int) -> bytes:

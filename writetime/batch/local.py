@@ -22,7 +22,7 @@ from uuid import UUID
 from writetime import archived, names, parts
 from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
 from writetime.batch.plan import read_manifest
-from writetime.batch.truncations import Cut, Cuts, Source, Truncate, cuts_by_table
+from writetime.batch.truncations import Cut, Cuts, Interval, Source, Truncate, cuts_by_table
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import BatchError, DecodeError, ObjectNotFound, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
@@ -288,5 +288,7 @@ def _takes_all(cut: Cut, segment: SegmentInput) -> bool:
     return cut.takes_all(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at)
 
 
-def _rule(cut: Cut, segment: SegmentInput) -> tuple[int, int | None]:
-    return _position(cut, segment), cut.timestamp(segment.ref.node.host_id)
+def _rule(cut: Cut, segment: SegmentInput) -> tuple[int, Interval | None]:
+    """What decides about the segment's frames. What is undecided of a node with a record stays, as all that is past its place."""
+    host = segment.ref.node.host_id
+    return _position(cut, segment), None if host in cut.noted else cut.undecided(host, segment.ref.segment.id)

@@ -231,12 +231,16 @@ def _late_segments_ignored() -> None:
 
 
 def _truncates_take_nothing() -> None:
-    _put("writetime.batch.truncations:Cuts", "gone", lambda _: lambda self, *place: False)
+    _put("writetime.batch.truncations:Cuts", "decide", lambda _: lambda self, *update: "kept")
 
 
 def _truncates_take_everything() -> None:
     """Whatever a batch holds of a table that was ever truncated."""
-    _put("writetime.batch.truncations:Cuts", "gone", lambda _: lambda self, table_id, *place: table_id in self.tables)
+
+    def decide(self: Any, table_id: bytes, *update: Any) -> str:
+        return "gone" if table_id in self.tables else "kept"
+
+    _put("writetime.batch.truncations:Cuts", "decide", lambda _: decide)
 
 
 def _no_events_of_expiry() -> None:
