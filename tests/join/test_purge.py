@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import COUNTERS, KEY, NOW, TABLE_ID, WITH_STATICS, counter_updates, i32, update, updates
 from writetime.join.order import ClusteringOrder
-from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.join.purge import MARGIN, RowPurger, newer_than, newest_purged, purge_before, purge_head
+from writetime.join.partition import MICROSECONDS, PartitionState, SourcedUpdate, fold
+from writetime.join.purge import MARGIN, RowPurger, may_purge, newer_than, newest_purged, purge_before, purge_head
 from writetime.join.view import VisibleRow, visible_rows
 from writetime.model import NO_TIMESTAMP, Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import Table
@@ -156,3 +157,64 @@ def test_gc_grace_and_no_less_than_the_margin() -> None:
     assert purge_before(10**9, 864_000) == 10**9 - 864_000
     assert purge_before(10**9, 0) == 10**9 - MARGIN
     assert purge_before(10**9, 60, margin=30) == 10**9 - 60
+
+
+FUTURE = [100 * MICROSECONDS, 2**63 - 2, 2**63 - 1]
+"""Writetimes at and above the clock of a purge before the second 100."""
+
+
+@pytest.mark.parametrize(
+    ("writetime", "dead_since", "expected"),
+    [
+        (100 * MICROSECONDS - 1, 99, True),
+        (100 * MICROSECONDS - 1, 100, False),
+        (100 * MICROSECONDS, 99, False),
+        (2**63 - 1, 99, False),
+        (-(2**63) + 1, 99, True),
+        (-(2**63) + 1, -1, True),
+        (0, 2**63 - 1, False),
+    ],
+)
+def test_nothing_is_purged_that_was_written_above_the_purge_clock(writetime: int, dead_since: int, expected: bool) -> None:
+    assert may_purge(writetime, dead_since, 100) is expected
+
+
+@pytest.mark.parametrize("future", FUTURE)
+def test_tombstones_of_the_future_stay_and_still_win(future: int) -> None:
+    dead = DeletionTime(future, 50)
+    everywhere = RangeTombstone(Bound((), True), Bound((), True), dead)
+    row = Row((i32(1), i32(1)), deletion=dead, shadowable=False)
+    parts = Row(
+        (i32(1), i32(2)),
+        liveness=Liveness(future, 2, 50),
+        cells=(Cell("a", future, b"", None, 0, 50), Cell("b", future, b"x", None, 2, 50)),
+        complex_deletions={"m": dead},
+    )
+    static = Row(None, cells=(Cell("s", future, b"", None, 0, 50),))
+    for each in (update(deletion=dead), update(range_tombstones=(everywhere,)), update(rows=(row, parts)), update(static_row=static)):
+        state = state_of([each])
+        assert purged(state, 100) == state
+    late = Row(row.clustering, liveness=Liveness(future - 1))
+    assert shown(state_of([update(rows=(late,))], start=purged(state_of([update(rows=(row,))]), 100)), NOW) == []
+
+
+def test_a_purge_beside_a_tombstone_of_the_future_leaves_replays_open() -> None:
+    """What was written at or after the purge clock comes in again, whatever writetimes the table has seen."""
+    future, old = DeletionTime(2**63 - 1, 50), DeletionTime(5, 50)
+    rows = tuple(Row((i32(1), i32(number)), deletion=by) for number, by in enumerate((future, old)))
+    state = state_of([update(rows=rows)])
+    left = purged(state, 100)
+    assert set(left.rows) == {rows[0].clustering}
+    assert max(newest_purged(row, left.rows.get(place)) for place, row in state.rows.items()) == 5
+
+
+times = st.one_of(st.integers(-(2**63) + 1, 2**63 - 1), st.integers(99 * MICROSECONDS, 101 * MICROSECONDS))
+
+
+@given(st.lists(st.tuples(times, st.integers(0, 2**32 - 3)), min_size=1, max_size=4), st.integers(0, 2**32))
+def test_what_was_purged_is_older_than_the_purge_clock(deletions: list[tuple[int, int]], before: int) -> None:
+    rows = tuple(Row((i32(1), i32(number)), deletion=DeletionTime(*each)) for number, each in enumerate(deletions))
+    state = state_of([update(rows=rows)])
+    left = purged(state, before)
+    gone = [newest_purged(row, left.rows.get(place)) for place, row in state.rows.items()]
+    assert max(gone) < before * MICROSECONDS or max(gone) == NO_TIMESTAMP

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from writetime.join.order import ClusteringOrder
+from writetime.join.partition import MICROSECONDS
 from writetime.join.ranges import PartitionDeletions
 from writetime.join.reconcile import settle_row
 from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL, DeletionTime, PartitionUpdate, Row
@@ -29,6 +30,12 @@ MARGIN: Final = 86_400
 def purge_before(now: int, gc_grace: int, margin: int = MARGIN) -> int:
     """What died before this second (since the epoch) may be forgotten, of a table with that gc_grace_seconds."""
     return now - max(gc_grace, margin)
+
+
+def may_purge(writetime: int, dead_since: int, before: int) -> bool:
+    """Whether something that was written at `writetime` (µs) and died, or expired, at the second `dead_since` may be
+    forgotten, if all may be that died before the second `before`: only if it was written before that, too."""
+    return dead_since < before and writetime < before * MICROSECONDS
 
 
 def purge_head(head: PartitionUpdate, before: int) -> PartitionUpdate | None:
@@ -63,7 +70,9 @@ class RowPurger:
 
 
 def newest_purged(old: PartitionUpdate | Row | None, left: PartitionUpdate | Row | None) -> int:
-    """The greatest writetime (µs) of what is in a head or row and no more in what is left of it; NO_TIMESTAMP if all is."""
+    """The greatest writetime (µs) of what is in a head or row and no more in what is left of it; NO_TIMESTAMP if all is.
+
+    Of a purge of settled records it is below the purge clock, by `may_purge`."""
     return max(set(_writetimes(old)) - set(_writetimes(left)), default=(NO_TIMESTAMP, ""))[0]
 
 
@@ -106,7 +115,7 @@ def _writetimes(of: PartitionUpdate | Row | None) -> Iterator[tuple[int, str]]:
 
 def _purged(row: Row, before: int) -> Row:
     liveness = row.liveness
-    if liveness is not None and liveness.ttl != NO_TTL and liveness.expires_at < before:
+    if liveness is not None and liveness.ttl != NO_TTL and may_purge(liveness.timestamp, liveness.expires_at, before):
         liveness = None
     deletion = None if _is_over(row.deletion, before) else row.deletion
     return Row(
@@ -115,10 +124,10 @@ def _purged(row: Row, before: int) -> Row:
         deletion=deletion,
         shadowable=row.shadowable and deletion is not None,
         # Only what is dead or has expired has such a time at all.
-        cells=tuple(cell for cell in row.cells if cell.local_deletion_time >= before),
+        cells=tuple(cell for cell in row.cells if not may_purge(cell.timestamp, cell.local_deletion_time, before)),
         complex_deletions={column: by for column, by in row.complex_deletions.items() if not _is_over(by, before)},
     )
 
 
 def _is_over(deletion: DeletionTime | None, before: int) -> bool:
-    return deletion is not None and deletion.local_deletion_time < before
+    return deletion is not None and may_purge(deletion.marked_for_delete_at, deletion.local_deletion_time, before)
