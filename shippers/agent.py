@@ -29,7 +29,7 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import node, seen, spill, tell, upload
+from shippers import node, seen, spill, tell, truncations, upload
 from shippers.folder import Found, State
 from shippers.guard import Level, Pace, Space
 from shippers.lock import only_shipper
@@ -105,6 +105,7 @@ class Agent:
         self._named: node.NodeFacts | None = None
         self._published: node.NodeFacts | None = None
         self._schema_version: str | None = None
+        self._truncations = truncations.Shipped.recall(self._node.state)
         self._reported: set[str] = set()
         self._limit: int | None = self._node.ship.cdc_total_space
         self._limit_asked = False
@@ -173,6 +174,7 @@ class Agent:
         self._named = facts
         self._publish(facts)
         self._ship_schema(facts)
+        self._ship_truncations(facts)
         self._looked = time.monotonic()
         for folder, item in self._in_order(view):
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
@@ -475,9 +477,28 @@ class Agent:
         self._schema_version = version
 
     def _is_shipped(self, facts: node.NodeFacts, version: str) -> bool:
-        """Whether some node of the ring has shipped that version: it is a digest of the schema, so one copy is enough."""
-        ending = f"-{names.part(version)}.json"
-        return any(info.name.endswith(ending) for info in self._store.list(names.schema_prefix(facts.cluster)))
+        """Whether the newest schema in the bucket is that version: it is a digest of the schema, so one copy is enough. An older one of that
+        version does not count: what was created after it is dropped again, and only a new copy says so."""
+        newest = max((info.name for info in self._store.list(names.schema_prefix(facts.cluster))), default="")
+        return newest.endswith(f"-{names.part(version)}.json")
+
+    def _ship_truncations(self, facts: node.NodeFacts) -> None:
+        """Ship what the node records of its TRUNCATEs, if that is new or a day old; none of it holds up a segment."""
+        if self._link is None:
+            return
+        try:
+            found = self._link.truncations()
+            now, checksum = datetime.now(UTC), truncations.checksum_of(found)
+            if not self._truncations.is_due(checksum, now):
+                return
+            name = truncations.ship_truncations(self._store, facts.name, found, now)
+            self._truncations = truncations.Shipped(checksum, now)
+            self._log.info("truncation records shipped", object=name, records=len(found))
+            truncations.note(self._node.state, self._truncations)
+        except WritetimeError as error:
+            self._log.warning("truncation records not shipped", **error.as_dict())
+        except OSError as error:
+            self._log.warning("failed to note the shipped truncation records", message=str(error), hint="Check node.state_dir.")
 
     # --- segments
 

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
+from shippers.truncations import take_truncations
 from writetime import names
 from writetime.config import FillerConfig, NodeConfig, PipelineConfig
 from writetime.errors import ConfigError, PreconditionFailed, ShipError
@@ -76,6 +77,10 @@ class Link:
     def snapshot(self) -> dict[str, Any]:
         """The node's schema; see shippers.schema_snapshot."""
         return self._ask("ask the node for its schema", take_snapshot)
+
+    def truncations(self) -> list[dict[str, Any]]:
+        """What the node records of its TRUNCATEs; see shippers.truncations."""
+        return self._ask("ask the node for its truncation records", take_truncations)
 
     def cdc_total_space(self) -> int | None:
         """The node's limit for cdc_raw in bytes; None if it does not tell (Cassandra before 4.0)."""

@@ -6,6 +6,7 @@
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log.zst  the same, packed since: `zstd -d` makes the very file of it
     schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
+    truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            what a node records of its TRUNCATEs, as it answered
     space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome; and
                                                                           unwritable.json if the warehouse refused a table
@@ -131,6 +132,12 @@ class NodeName:
         """The node of which an object under space/ tells; None if it is no such object."""
         pieces = name.split("/")
         return cls(*map(unpart, (pieces[1], *pieces[3:5]))) if len(pieces) == 6 and pieces[0] == "space" else None
+
+    @classmethod
+    def of_truncations(cls, name: str) -> NodeName | None:
+        """The node whose records an object under truncations/ holds; None if it is no such object."""
+        pieces = name.removesuffix(".json").split("/")
+        return cls(*map(unpart, pieces[1:4])) if len(pieces) == 5 and pieces[0] == "truncations" else None
 
     @classmethod
     def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
@@ -303,6 +310,20 @@ def schema_prefix(cluster: str) -> str:
 
 def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
     return f"{schema_prefix(cluster)}{taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{part(version)}.json"
+
+
+def truncations_prefix(cluster: str) -> str:
+    return f"truncations/{part(cluster)}/"
+
+
+def node_truncations(node: NodeName, taken_at: datetime, checksum: str) -> str:
+    """What the node records of its TRUNCATEs, as it answered at `taken_at`; `checksum` is the content's."""
+    return f"truncations/{node.path}/{_second(taken_at)}-{part(checksum)}.json"
+
+
+def truncations_checksum(name: str) -> str:
+    """The checksum in the name of such an object."""
+    return unpart(name.removesuffix(".json").rpartition("-")[2])
 
 
 def node_facts(node: NodeName) -> str:

@@ -55,6 +55,7 @@ class FakeLink:
     version: str = "v1"
     down: bool = False
     space: int | None = None
+    truncated: list[dict[str, Any]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     introduced: bool = False
     told: dict[str, Any] = field(
@@ -86,6 +87,9 @@ class FakeLink:
 
     def snapshot(self) -> dict[str, Any]:
         return dict(self._answer("snapshot", {"taken_at": "2026-01-01T00:00:00+00:00", "schema_version": self.version, "tables": []}))
+
+    def truncations(self) -> list[dict[str, Any]]:
+        return list(self._answer("truncations", self.truncated))
 
     def cdc_total_space(self) -> int | None:
         space: int | None = self._answer("cdc_total_space", self.space)

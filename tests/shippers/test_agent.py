@@ -220,7 +220,7 @@ def test_the_schema_goes_before_the_segments_and_again_when_it_changes(store: Lo
     agent.round()
 
     def shipped() -> list[str]:
-        return [name for name in puts(watched, "") if not name.startswith("space/")]
+        return [name for name in puts(watched, "") if not name.startswith(("space/", "truncations/"))]
 
     assert shipped() == [names.node_facts(NODE), "schemas/ring/20260101T000000Z-v1.json", ref(1).incoming]
     agent.round()
@@ -235,6 +235,14 @@ def test_one_node_of_the_ring_ships_a_version(store: LocalStore, agent_over: Mak
     store.put("schemas/ring/20250101T000000Z-v1.json", b"{}")
     agent_over(store, link=FakeLink()).round()
     assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20250101T000000Z-v1.json"]
+
+
+def test_a_version_that_is_back_is_shipped_again(store: LocalStore, agent_over: MakeAgent) -> None:
+    """What was created since is gone: the older object of that version does not say so."""
+    store.put("schemas/ring/20250101T000000Z-v1.json", b"{}")
+    store.put("schemas/ring/20250102T000000Z-v2.json", b"{}")
+    agent_over(store, link=FakeLink()).round()
+    assert [info.name for info in store.list("schemas/")][-1] == "schemas/ring/20260101T000000Z-v1.json"
 
 
 def test_two_nodes_ship_a_version_in_the_same_second(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
@@ -326,7 +334,7 @@ def test_a_node_that_was_away_is_asked_anew_who_it_is(
     assert [log["was"] for log in logs if "another node has this folder" in log["event"]] == ["host-1"]
 
 
-@pytest.mark.parametrize("only", ["nodes/", "schemas/"])
+@pytest.mark.parametrize("only", ["nodes/", "schemas/", "truncations/"])
 def test_a_bucket_that_refuses_facts_or_schema_still_takes_segments(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, only: str
 ) -> None:

@@ -36,8 +36,9 @@ def require_nothing_lost(store: LocalStore, folder: Folder, written: Mapping[int
 
 
 def end_state(store: LocalStore) -> dict[str, tuple[bytes, Mapping[str, str]]]:
-    """All that is there, but for what is told of space, whose names are times."""
-    return {info.name: (store.read(info.name), info.metadata) for info in store.list() if not info.name.startswith("space/")}
+    """All that is there, but for what the shipper's own notes decide: space and truncation records, whose names are times."""
+    found = (info for info in store.list() if not info.name.startswith(("space/", "truncations/")))
+    return {info.name: (store.read(info.name), info.metadata) for info in found}
 
 
 def run_until_done(agent_over: Callable[..., Agent], store: LocalStore, folder: Folder) -> None:

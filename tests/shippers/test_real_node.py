@@ -71,6 +71,17 @@ def test_the_node_tells_who_it_is(link: Link, session: Any, cassandra_node: Any)
     assert [int(token) for token in facts["tokens"]] == sorted(int(token) for token in row.tokens)
 
 
+def test_the_node_records_its_truncations(link: Link, session: Any) -> None:
+    (table_id,) = session.execute(
+        "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = 'orders'", (KEYSPACE,)
+    ).one()
+    before = time.time() * 1000
+    session.execute(f"TRUNCATE {KEYSPACE}.orders")
+    (record,) = [each for each in link.truncations() if each["table_id"] == str(table_id)]
+    assert record["segment"] > 0
+    assert before - 1000 <= record["at"] <= time.time() * 1000 + 1000
+
+
 def test_the_snapshot_is_the_nodes_schema(link: Link, session: Any) -> None:
     snapshot = json.loads(json.dumps(link.snapshot()))
     assert snapshot["schema_version"] == link.schema_version()

@@ -179,7 +179,8 @@ def test_a_note_that_cannot_be_written_stops_nothing(
         assert agent.round().ok
     assert folder.names == []
     warned = [log["event"] for log in logs if log["log_level"] == "warning"]
-    assert warned == ["who the node is is not noted", "the node's space is not told in the bucket", "the look is not noted"]
+    noted = "failed to note the shipped truncation records"
+    assert warned == ["who the node is is not noted", noted, "the node's space is not told in the bucket", "the look is not noted"]
 
 
 def test_a_dry_run_tells_and_does_nothing(store: LocalStore, folder: Folder, settings: PipelineConfig, agent_over: MakeAgent) -> None:

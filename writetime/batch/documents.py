@@ -199,6 +199,7 @@ class Manifest(Document):
     since: int | None = Field(default=None, description="The base's `now`: what expires after it is this batch's to tell. Null: no base.")
     segments: list[SegmentInput]
     schema_snapshots: list[str] = []
+    truncations: list[str] = Field(default=[], description="What nodes answered of their TRUNCATEs, a new object of each node at most.")
     nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
     interval: tuple[datetime, datetime] | None = None
     namespace: str | None = Field(default=None, description="Of a replay that is to be compared: where its rows go. Null: the live tables.")
@@ -360,6 +361,9 @@ class LocalDocument(Document):
     generations: dict[UUID, Opening] = {}
     opened: list[UUID] = []
     rereads: list[Reread] = []
+    asked: dict[str, str] = Field(
+        default={}, description="By host id: the last of the node's own answers on its TRUNCATEs (`truncations/`) that was taken in."
+    )
     not_understood: list[str] = Field(
         default=[], description="Mutations of system.local that could not be read, TRUNCATEs that could not be followed, and why."
     )

@@ -1,6 +1,7 @@
 """What the nodes' own logs tell a batch, and which tables it therefore starts anew. Driver side; reads the bucket, no Spark.
 
-    base's local.json + rows of system.local in this batch's segments ──► local.json: records, generations, what is read again
+    base's local.json + rows of system.local in this batch's segments + nodes' answers (`asked`)
+        ──► local.json: records, generations, what is read again
 
 Strategy: records only ever add up (`writetime.batch.truncations` says what they come to), so a table needs a new generation exactly when
 they come to another cut than in the base, and some frame that was folded since, or was left out, is judged otherwise by it. Then its state
@@ -20,6 +21,7 @@ from typing import Final
 from uuid import UUID
 
 from writetime import archived, names, parts
+from writetime.batch.asked import read_answers
 from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
 from writetime.batch.plan import read_manifest
 from writetime.batch.truncations import Cut, Cuts, Interval, Source, Truncate, cuts_by_table
@@ -76,7 +78,9 @@ def decide(
 ) -> LocalDocument:
     """What `settle` creates; `void` is what it had created, if that does not hold any more."""
     known = read_local(store, manifest.cluster, base.number if base else 0)
-    records, not_understood = learn(known, manifest.segments, told)
+    answers, asked, rejected = read_answers(store, manifest.truncations)
+    records, not_understood = learn(known, manifest.segments, told, answers)
+    not_understood += rejected
     after = cuts_by_table(_truncations(records))
     past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
@@ -100,6 +104,7 @@ def decide(
         truncations=records,
         generations=generations,
         opened=opened,
+        asked=known.asked | asked,
         not_understood=not_understood,
         rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
     )
@@ -110,8 +115,11 @@ def last_truncate(document: LocalDocument, table_id: UUID) -> Truncate:
     return cuts_by_table(_truncations(document.truncations))[table_id][0]
 
 
-def learn(known: LocalDocument, segments: Sequence[SegmentInput], told: Told) -> tuple[dict[str, list[TruncationRecord]], list[str]]:
-    """The records known and told; and of mutations that cannot be read, why and of whom: no other node's records wait for them."""
+def learn(
+    known: LocalDocument, segments: Sequence[SegmentInput], told: Told, answers: Mapping[str, Iterable[Truncation]] | None = None
+) -> tuple[dict[str, list[TruncationRecord]], list[str]]:
+    """The records known, those in the log and, by host id, those that nodes gave as `answers`; and of mutations that cannot be read,
+    why and of whom: no other node's records wait for them."""
     facts = {segment.ref.node.host_id: LocalFacts() for segment in segments}
     cassandras_own = Schema(tables=TABLES)
     not_understood = []
@@ -125,6 +133,8 @@ def learn(known: LocalDocument, segments: Sequence[SegmentInput], told: Told) ->
     for host, fact in facts.items():
         if fact.truncations:
             found.setdefault(host, set()).update(fact.truncations)
+    for host, recorded in (answers or {}).items():
+        found.setdefault(host, set()).update(recorded)
     return {host: [_record(each) for each in sorted(noted)] for host, noted in sorted(found.items())}, sorted(set(not_understood))
 
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from writetime import archived, names, parts
 from writetime.batch.archive import archive
+from writetime.batch.asked import new_answers
 from writetime.batch.documents import BatchKind, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail
 from writetime.cql.names import is_beside, namespace_clash
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
@@ -126,9 +127,10 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     # Oldest first, so that a backlog is worked off in the order in which it was written.
     segments = sorted(segments, key=_age)[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
-    if not segments and not snapshots and not _something_expired(store, cluster, past.sealed, now):
+    answers = _new_answers(store, cluster, past.sealed)
+    if not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now):
         return None
-    return _create(store, cluster, past, "ingest", segments, snapshots, now)
+    return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers)
 
 
 def _something_expired(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> bool:
@@ -302,6 +304,7 @@ def _create(
     now: datetime,
     interval: tuple[datetime, datetime] | None = None,
     namespace: str | None = None,
+    answers: list[str] | None = None,
 ) -> Manifest:
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
@@ -316,6 +319,7 @@ def _create(
         since=since,
         segments=segments,
         schema_snapshots=snapshots,
+        truncations=answers or [],
         nodes=node_addresses(store, cluster),
         interval=interval,
         namespace=namespace,
@@ -408,6 +412,12 @@ def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:
 def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
     known = set(sealed.snapshots_applied if sealed else ())
     return [info.name for info in store.list(names.schema_prefix(cluster)) if info.name not in known]
+
+
+def _new_answers(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
+    """What nodes have answered of their TRUNCATEs since the last batch."""
+    known = LocalDocument.read(store, names.batch_object(cluster, sealed.number, "local")) if sealed else None
+    return new_answers(store, cluster, known.asked if known else {})
 
 
 def node_addresses(store: Store, cluster: str) -> dict[str, str]:

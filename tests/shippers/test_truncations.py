@@ -1,0 +1,66 @@
+"""Shipping what a node records of its TRUNCATEs."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shippers import truncations
+from shippers.agent import Agent
+from tests.shippers.conftest import NODE, FakeLink
+from writetime import names
+from writetime.store.local import LocalStore
+
+MakeAgent = Callable[..., Agent]
+RECORD = {"table_id": str(UUID(int=7)), "segment": 1_777_000_000_000, "position": 4711, "at": 1_777_000_123_456}
+
+
+def shipped(store: LocalStore) -> list[list[dict[str, Any]]]:
+    found = sorted(store.list(names.truncations_prefix(NODE.cluster)), key=lambda info: info.created)
+    return [json.loads(store.read(info.name))["truncated_at"] for info in found]
+
+
+def test_the_driver_gives_a_map_of_blobs() -> None:
+    value = struct.pack(">qiq", RECORD["segment"], RECORD["position"], RECORD["at"])
+    assert truncations.records({UUID(int=7): value, UUID(int=8): b"of a later release"}) == [RECORD]
+
+
+def test_records_are_shipped_when_they_change(store: LocalStore, agent_over: MakeAgent) -> None:
+    link = FakeLink()
+    agent = agent_over(store, link=link)
+    agent.round()
+    agent.round()
+    assert shipped(store) == [[]], "an empty answer shows that the node answers"
+    link.truncated = [RECORD]
+    agent.round()
+    agent.round()
+    assert shipped(store) == [[], [RECORD]]
+    assert {names.NodeName.of_truncations(info.name) for info in store.list(names.truncations_prefix(NODE.cluster))} == {NODE}
+
+
+def test_a_new_run_does_not_ship_the_same_again(store: LocalStore, agent_over: MakeAgent) -> None:
+    agent_over(store, link=FakeLink(truncated=[RECORD])).round()
+    agent_over(store, link=FakeLink(truncated=[RECORD])).round()
+    assert shipped(store) == [[RECORD]]
+
+
+@pytest.mark.parametrize(
+    ("passed", "due"),
+    [(timedelta(0), False), (timedelta(hours=23), False), (timedelta(days=1), True), (timedelta(seconds=-1), True)],
+)
+def test_the_same_is_due_once_a_day_and_when_the_clock_was_set_back(passed: timedelta, due: bool) -> None:
+    at = datetime(2026, 5, 4, tzinfo=UTC)
+    assert truncations.Shipped("0badcafe", at).is_due("0badcafe", at + passed) is due
+
+
+@pytest.mark.parametrize("note", ["", "[]", "{}", '{"checksum": "a", "at": 7}'])
+def test_a_damaged_note_counts_as_none(tmp_path: Path, note: str) -> None:
+    (tmp_path / truncations.NOTE).write_text(note)
+    assert truncations.Shipped.recall(tmp_path) == truncations.Shipped()
