@@ -477,8 +477,8 @@ class Agent:
         self._schema_version = version
 
     def _is_shipped(self, facts: node.NodeFacts, version: str) -> bool:
-        """Whether the newest schema in the bucket is that version: it is a digest of the schema, so one copy is enough. An older one of that
-        version does not count: what was created after it is dropped again, and only a new copy says so."""
+        """Whether the newest schema in the bucket is that version: it is a digest of the schema, so one copy is enough. An older
+        one of that version does not count: what was created after it is dropped again, and only a new copy says so."""
         newest = max((info.name for info in self._store.list(names.schema_prefix(facts.cluster))), default="")
         return newest.endswith(f"-{names.part(version)}.json")
 

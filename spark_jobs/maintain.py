@@ -34,6 +34,7 @@ from spark_jobs.tidy import tidy
 from spark_jobs.warehouse import Warehouse
 from writetime import names
 from writetime.batch.archive import sweep
+from writetime.batch.asked import sweep_answers
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
 from writetime.batch.maintained import Files, Maintained, Tidied, size_of_state
@@ -146,7 +147,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
     clean(config, spark.sparkContext, cluster, [base, outcome])
     swept = 0
     try:
-        swept = sweep(store, cluster)
+        swept = sweep(store, cluster) + sweep_answers(store, cluster)
         log.info("parts swept", bytes=swept)
     except WritetimeError as error:
         log.warning("parts not swept", **error.as_dict())

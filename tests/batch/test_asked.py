@@ -12,9 +12,11 @@ import pytest
 from shippers.truncations import checksum_of, ship_truncations
 from tests.batch.test_local import CLUSTER, ORDERS, START, Ring, minute, ms, reread, ring, truncated
 from writetime import names
-from writetime.batch.asked import new_answers, newest_answers, read_answers
+from writetime.batch.asked import new_answers, newest_answers, read_answers, sweep_answers
 from writetime.batch.local import all_segments, cuts
 from writetime.batch.plan import plan_ingest
+from writetime.status.batches import Batches
+from writetime.status.text import as_text
 
 __all__ = ["ring"]
 
@@ -73,7 +75,7 @@ def test_the_newest_answer_counts_by_the_clock_of_the_store(ring: Ring) -> None:
     later = answer(ring, "a", (ORDERS.id, 2, 5, 30), taken=-600)
     found = newest_answers(ring.store, CLUSTER)
     created = {info.created for info in ring.store.list(names.truncations_prefix(CLUSTER))}
-    assert len(created) == 1 or found["a"].name == later
+    assert len(created) == 1 or found[node("a")].name == later
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,25 @@ def test_both_sides_know_the_answer_without_records(ring: Ring) -> None:
     known: dict[str, Any] = {"a": name}
     assert new_answers(ring.store, CLUSTER, known) == []
     assert START + timedelta(0) == minute(0)
+
+
+def test_maintenance_keeps_the_newest_answer_of_each_node(ring: Ring) -> None:
+    answer(ring, "a", taken=0)
+    answer(ring, "b", taken=0)
+    last = answer(ring, "a", (ORDERS.id, 1, 900, 10), taken=1)
+    stray = f"{names.truncations_prefix(CLUSTER)}stray"
+    ring.store.put(stray, b"")
+    newest = {info.name for info in newest_answers(ring.store, CLUSTER).values()}
+    assert sweep_answers(ring.store, CLUSTER) > 0
+    assert {info.name for info in ring.store.list(names.truncations_prefix(CLUSTER))} == {*newest, stray}
+    assert last in newest
+
+
+def test_status_names_a_node_that_is_not_asked(ring: Ring) -> None:
+    ring.ship("a", 1, 1)
+    ring.ship("b", 1, 1)
+    ring.batch()
+    answer(ring, "a")
+    text = as_text(Batches(ring.store, CLUSTER), 10)
+    assert "TRUNCATEs of node b are known from its segments only: it was never asked" in text
+    assert "TRUNCATEs of node a" not in text

@@ -9,6 +9,7 @@ nobody else's waits for it. Knows no Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 from uuid import UUID
@@ -16,7 +17,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field, ValidationError
 
 from writetime import names
-from writetime.errors import ObjectNotFound
+from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.schema.local import Truncation
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c
@@ -41,16 +42,16 @@ class _Answer(BaseModel):
     truncated_at: list[_Record]
 
 
-def newest_answers(store: Store, cluster: str) -> dict[str, ObjectInfo]:
-    """By host id: the last answer of each node, by the store's clock."""
-    found: dict[str, ObjectInfo] = {}
+def newest_answers(store: Store, cluster: str) -> dict[names.NodeName, ObjectInfo]:
+    """The last answer of each node, by the store's clock."""
+    found: dict[names.NodeName, ObjectInfo] = {}
     for info in store.list(names.truncations_prefix(cluster)):
         node = names.NodeName.of_truncations(info.name)
         if node is None:
             continue
-        known = found.get(node.host_id)
+        known = found.get(node)
         if known is None or (info.created, info.name) > (known.created, known.name):
-            found[node.host_id] = info
+            found[node] = info
     return found
 
 
@@ -59,10 +60,24 @@ def new_answers(store: Store, cluster: str, asked: Mapping[str, str]) -> list[st
     same answer again, and one without records, is no reason for a batch."""
     newest = newest_answers(store, cluster)
     return sorted(
-        info.name
-        for host, info in newest.items()
-        if names.truncations_checksum(info.name) != (names.truncations_checksum(asked[host]) if host in asked else _NO_RECORDS)
+        info.name for node, info in newest.items() if names.truncations_checksum(info.name) != _checksum_of(asked.get(node.host_id))
     )
+
+
+def _checksum_of(name: str | None) -> str:
+    return _NO_RECORDS if name is None else names.truncations_checksum(name)
+
+
+def sweep_answers(store: Store, cluster: str) -> int:
+    """Remove the answers that a newer one of the same node has replaced; bytes freed. No batch may be open: its manifest names some."""
+    kept = {info.name for info in newest_answers(store, cluster).values()}
+    freed = 0
+    for info in list(store.list(names.truncations_prefix(cluster))):
+        if info.name not in kept and names.NodeName.of_truncations(info.name) is not None:
+            with suppress(ObjectNotFound, PreconditionFailed):
+                store.delete(info.name, if_generation=info.generation)
+                freed += info.size
+    return freed
 
 
 def read_answers(store: Store, answers: Iterable[str]) -> tuple[dict[str, list[Truncation]], dict[str, str], list[str]]:

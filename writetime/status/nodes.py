@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from writetime import names
+from writetime.batch.asked import newest_answers
 from writetime.batch.documents import SegmentInput
 from writetime.errors import NotASegment
 from writetime.status.batches import Batches, BatchFacts, at_once, taken_in
@@ -23,6 +24,7 @@ from writetime.store import ObjectInfo, Store
 
 LISTED: Final = 2000
 """Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
+_ANSWERS_DAILY: Final = timedelta(days=2)
 _STEPS: Final = (1, 5, 15, 60, 360, 1440)
 _COLUMNS: Final = 72
 
@@ -44,7 +46,8 @@ class NodeStatus:
     """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
 
     `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
-    are parts only. `space`: None if its shipper has told nothing since yesterday."""
+    are parts only. `space`: None if its shipper has told nothing since yesterday. `answered`: when the bucket got its last answer on its
+    TRUNCATEs; a node that gives none can have one that no segment shows."""
 
     node: names.NodeName
     address: str = ""
@@ -60,6 +63,11 @@ class NodeStatus:
     segments: int = 0
     frames: int = 0
     space: SpaceTold | None = None
+    answered: datetime | None = None
+
+    def is_not_asked(self, now: datetime) -> bool:
+        """Whether its TRUNCATEs are known from its segments only: its shipper cannot ask it, or has not for two days."""
+        return self.answered is None or now - self.answered > _ANSWERS_DAILY
 
     def came(self, sealed_at: datetime | None) -> None:
         """A segment that was finished then has come in."""
@@ -112,6 +120,8 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
             _wait(of(segment.ref.node), segment)
     for node, space in _spaces(store, cluster, now):
         of(node).space = space
+    for node, answer in newest_answers(store, cluster).items():
+        of(node).answered = answer.created
     for name in past.sealed.growing if past.sealed else ():
         of(names.SegmentRef.from_object(name).node).growing += 1
     return RingStatus(

@@ -41,6 +41,12 @@ def as_text(batches: Batches, last: int) -> str:
         for node in found.nodes
         if node.space and node.space.level != "ok"
     ]
+    lines += [
+        f"TRUNCATEs of node {node.address or node.node.host_id} are known from its segments only: "
+        + ("it was never asked" if node.answered is None else f"no answer since {node.answered:%Y-%m-%d %H:%M:%S}Z")
+        for node in found.nodes
+        if node.is_not_asked(found.now)
+    ]
     lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [
         f"cannot be sent: {name}, since batch {waits.sent}: {waits.reason or 'the log of cdc_publish says why'}"
@@ -98,7 +104,7 @@ def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
     about.pop("node")
     if node.space is not None:
         about["space"]["at"] = _iso(node.space.at)
-    times = {name: _iso(about[name]) for name in ("newest", "oldest_waiting")}
+    times = {name: _iso(about[name]) for name in ("newest", "oldest_waiting", "answered")}
     age = None if node.newest is None else (now - node.newest).total_seconds()
     return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, "age": age}
 
