@@ -6,8 +6,8 @@ took is left out; the rest is decoded once, and every value in it is looked at a
 to quarantine here, with its reason, so that later stages never meet it. Output: ITEMS, which `packs` sorts by `ORDER` for the join.
 
 Most updates only write rows of simple values; these are decoded, checked and packed by the column, and no Python object is made for each.
-Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them). So do,
-in a replay, all of a table of which something was purged: of what one update holds, some may be too old to come in again and some not.
+Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them). So do
+those of a table that has purges behind it, where segments come in again or late: some of what one update holds may be too old by now.
 
 What is no captured table's update passes through, as counts or with its bytes: it is the driver's to tell of.
 """
@@ -292,10 +292,10 @@ class _Explosion:
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
         """None at all if what was purged may have beaten all of it. DecodeError if anything in the update cannot be used."""
         self.checks.update(update)
-        if self.purged is not None:
-            if max_timestamp(update) <= self.purged:
+        if self.purged is not None and self.purged.keeps_out(copy["segment"] for copy in copies):
+            if max_timestamp(update) <= self.purged.until:
                 return
-            update = newer_than(self.purged, update, counter=self.table.is_counter)
+            update = newer_than(self.purged.until, update, counter=self.table.is_counter)
         parts = [(self.checks.keys.key(row.clustering or ()), flat.encode(row)) for row in update.rows]
         head = replace(update, rows=())
         if not parts or head != PartitionUpdate(update.table_id, update.key):

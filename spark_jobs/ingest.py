@@ -47,6 +47,7 @@ from spark_jobs.unwritable import at_once, commit_each, unwritable, without_unwr
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
 from writetime.batch import local
+from writetime.batch.archive import released
 from writetime.batch.documents import (
     Accounting,
     LocalDocument,
@@ -61,9 +62,11 @@ from writetime.batch.documents import (
     ShardVersions,
     total,
 )
+from writetime.batch.logs_in import begun, is_late, node_ends
 from writetime.batch.pieces import of_batch, with_bytes
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.report import batch_text
+from writetime.batch.truncations import Purged
 from writetime.columns import why_not
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
@@ -298,12 +301,35 @@ class Batch:
 
     # --- folding ---------------------------------------------------------------------------------------------------------
 
-    def _purged(self, captured: list[Table]) -> dict[bytes, int]:
-        """Up to which writetime (µs) a replay leaves out what comes again: all that was archived has been folded once, but what beat it may
-        have been purged since."""
-        if self.manifest.kind != "replay":
-            return {}
-        return {table.id.bytes: at for table in captured if (at := self._shard_versions(table).purged) is not None}
+    def _purged(self, captured: list[Table]) -> dict[bytes, Purged]:
+        """What stays out of tables as it comes again, or too late: what beat it may have been purged since."""
+        late, again = self._late(), self.manifest.kind == "replay"
+        found = {}
+        for table in captured:
+            behind = frozenset(
+                index
+                for index, segment in enumerate(self.segments)
+                if again or index in late or (segment.folded_but is not None and table.id not in segment.folded_but)
+            )
+            if behind and (until := self._shard_versions(table).purged) is not None:
+                found[table.id.bytes] = Purged(until, behind)
+        return found
+
+    def _late(self) -> frozenset[int]:
+        """Indexes of the segments that come in for the first time, after a purge that took their logs to be in. What was held is none of
+        them: it holds back the purge of all that it may contain."""
+        horizon = self.base.horizon if self.base else None
+        if self.base is None or horizon is None:
+            return frozenset()
+        ends, held = node_ends(self.store, self.manifest.cluster, self.base), set(self.base.held)
+        found = frozenset(
+            index
+            for index, segment in enumerate(self.manifest.segments)
+            if segment.object not in held and is_late(segment, ends) and begun(segment).timestamp() < horizon
+        )
+        for index in sorted(found):
+            log.warning("segment is late: what purges may have beaten stays out", object=self.manifest.segments[index].object)
+        return found
 
     def _fold(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         """Take the mutations of each shard apart, and join what comes of them into its state."""
@@ -653,7 +679,8 @@ class Batch:
     def _seal(self, state: dict[str, ShardVersions]) -> Sealed:
         accounting = self._accounting()
         taken_in = {segment.object for segment in self.manifest.segments}
-        still_held = [name for name in (self.base.held if self.base else []) if name not in taken_in]
+        done_with = taken_in | released(self.store, self.manifest.cluster)
+        still_held = [name for name in (self.base.held if self.base else []) if name not in done_with]
         failed = [o.object for o in self.outcomes.values() if not o.ok and self.manifest.kind == "ingest"]
         sealed = Sealed(
             number=self.manifest.number,

@@ -37,6 +37,7 @@ from writetime.batch.archive import sweep
 from writetime.batch.asked import sweep_answers
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.local import read_local
+from writetime.batch.logs_in import held_back, purge_clock
 from writetime.batch.maintained import Files, Maintained, Tidied, size_of_state
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.shelve import whole_hour
@@ -46,7 +47,7 @@ from writetime.errors import BatchError, ObjectNotFound, WritetimeError
 from writetime.join import flat
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
-from writetime.join.purge import RowPurger, newest_purged, purge_before, purge_head
+from writetime.join.purge import RowPurger, newest_purged, purge_head
 from writetime.join.stream import Head
 from writetime.model import NO_TIMESTAMP, PartitionUpdate, Row
 from writetime.schema.model import Schema, Table
@@ -161,6 +162,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         after=size_of_state(open_store(config.state or config.bucket), cluster),
         swept=swept,
         tables=tidied,
+        held_back=held_back([schema.tables[UUID(name)] for name in base.state if UUID(name) in schema.tables], manifest),
     )
     store.put(names.maintained(cluster), came_to.to_bytes())
     return outcome
@@ -176,7 +178,8 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
             if table is not None and version:
                 place = manifest.cluster, name, versions.generation, bucket
                 uri = config.state_url(names.state_shard(*place))
-                yield Task(table_id, bucket, uri, version, names.state_lease(*place), purge_before(manifest.now, table.gc_grace_seconds))
+                clock = purge_clock(table, manifest.now, manifest.holds)
+                yield Task(table_id, bucket, uri, version, names.state_lease(*place), clock.before)
 
 
 def tidy_warehouse(config: PipelineConfig, spark: SparkSession, schema: Schema, base: Sealed, number: int) -> list[Tidied]:

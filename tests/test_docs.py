@@ -54,6 +54,11 @@ ELSEWHERE = {
     "writetime quarantine show --config docs/pipeline.example.yaml --values "
     "dc1/00000000-0000-4000-8000-000000000000/CommitLog-7-1/0000000092-52": ("tests/test_quarantine.py", 'ran("show", short, "--values")'),
     "writetime quarantine retry --config docs/pipeline.example.yaml --all": ("tests/test_quarantine.py", 'ran("retry", "--all")'),
+    "writetime quarantine release cdc/my-ring/dc1/00000001-0000-4000-8000-000000000000/CommitLog-7-1777890000010.log "
+    '--config docs/pipeline.example.yaml --reason "damaged for good"': (
+        "tests/batch/test_logs_in.py",
+        '"--reason", "damaged for good"',
+    ),
     'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "airflow connections add spark_writetime": ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "gsutil ls": ("tests/test_walk.py", "of_the_runbook()"),

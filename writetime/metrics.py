@@ -35,6 +35,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_problems": "Ranges of its segments that could not be used.",
     "writetime_held_segments": "Segments that wait for a person.",
     "writetime_refused_tables": "Tables whose rows cannot be shown.",
+    "writetime_purge_held_back_seconds": "Of a table: by how much the purge of its tombstones is behind, for not all logs are in (`by`).",
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
     "writetime_unpublished_batches": "Sealed batches with events that the table has not sent, of the last sixty.",
     "writetime_waiting_tables": "Tables whose events cannot be sent.",
@@ -91,6 +92,7 @@ def samples(batches: Batches) -> list[Sample]:
     if about.published is not None:
         told.append(("writetime_waiting_tables", {}, len(about.waiting)))
         told.append(("writetime_published_batch", {}, about.published))
+    told += _of_maintenance(batches.store, batches.cluster)
     told += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
     return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in told]
 
@@ -140,6 +142,14 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         yield "writetime_waiting_segments", labels, node.waiting
         yield "writetime_waiting_bytes", labels, node.waiting_size
         yield "writetime_growing_segments", labels, node.growing
+
+
+def _of_maintenance(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.batch.maintained import read_maintained
+
+    last = read_maintained(store, cluster)
+    for each in last.held_back if last else ():
+        yield "writetime_purge_held_back_seconds", {"table": each.table, "by": each.by}, each.seconds
 
 
 def _of_bootstrap(store: Store, cluster: str) -> Iterator[Sample]:

@@ -17,6 +17,7 @@
     maintained/<cluster>.json                                             what the last maintenance came to
     shelved/<cluster>.json                                                how far the archive is packed, and what was let go
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
+    released/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                  a held segment that a person released, and why
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
     quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that is not sent
     claims/<topic>/<batch>-<ordinal>                                      an event that is too large for its topic
@@ -170,6 +171,10 @@ class SegmentRef:
     @property
     def ledger(self) -> str:
         return f"{ledger_prefix(self.node)}{self.segment.stem}.json"
+
+    @property
+    def released(self) -> str:
+        return f"released/{self.node.path}/{self.segment.stem}.json"
 
     def archived(self, sealed_at: datetime, *, crc32c: int | None = None) -> str:
         """The place in the archive; `sealed_at` (aware) is when the node finished the segment. With `crc32c`, the place for other bytes
@@ -346,6 +351,11 @@ def node_space(node: NodeName, at: datetime, level: str) -> str:
 def ledger_of(cluster: str) -> str:
     """Prefix of the ledger of all nodes."""
     return f"ledger/{part(cluster)}/"
+
+
+def released_prefix(cluster: str) -> str:
+    """Of segments that a person released from quarantine."""
+    return f"released/{part(cluster)}/"
 
 
 def ledger_prefix(node: NodeName) -> str:

@@ -1,4 +1,4 @@
-"""The commands `writetime quarantine list | show | retry`.
+"""The commands `writetime quarantine list | show | retry | release`.
 
 What need not be of captured tables is hidden unless it is asked for: a log holds every keyspace of its node. Heavy imports wait for a
 command to run: the command line loads this module for its help alone."""
@@ -102,6 +102,23 @@ def retry_(
         typer.echo(f"cannot be used yet: {name}: {reason}", err=True)
     if done.refused and not everything:
         raise typer.Exit(1)
+
+
+@app.command("release")
+def release_(
+    config: _Config,
+    segment: Annotated[str, typer.Argument(help="A held segment's object, as `writetime status` names it.", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the segment.", show_default=False)],
+) -> None:
+    """Give up what could not be used of a held segment, so that it holds back no purge.
+
+    The segment moves to the archive as it is. Only a replay reads it from there: into a fresh namespace whole, into the live tables
+    without what a purge may have beaten."""
+    from writetime.batch.archive import release
+
+    store, cluster, _ = _place(config)
+    done = release(store, cluster, segment, reason)
+    typer.echo(f"released: {done.object} is archived as {done.archived_as}")
 
 
 class _Everything:

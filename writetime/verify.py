@@ -25,7 +25,8 @@ from pydantic import Field
 
 from writetime import names
 from writetime.batch.documents import Document
-from writetime.batch.plan import history, read_manifest
+from writetime.batch.logs_in import node_ends
+from writetime.batch.plan import history
 from writetime.errors import ConfigError
 from writetime.picture import Cell, Line, State, svg, text_table
 from writetime.store import Store
@@ -42,8 +43,6 @@ EVER: Final = 2**63 - 1
 """A horizon for a ring at rest of which everything is known to be in."""
 _LOWEST: Final = -(2**63)
 _RING: Final = 2**64
-_BATCHES_BACK: Final = 500
-"""How many batches are looked through for the last segment of each node."""
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------------------------
@@ -154,23 +153,9 @@ def sampled(ranges: Sequence[Range], share: float, seed: int) -> list[Range]:
 
 
 def horizon(store: Store, cluster: str) -> int | None:
-    """What was written up to then (µs) is in the tables, as far as nodes ship at all; None if that cannot be said.
-
-    Nodes are those that have an object under nodes/: without it, one that has left the ring holds nothing back."""
-    told = (names.NodeName.of_facts(info.name) for info in store.list(names.nodes_prefix(cluster)))
-    nodes = {node.path for node in told if node is not None}
-    sealed = history(store, cluster).sealed
-    last = sealed.number if sealed else 0
-    found: dict[str, datetime] = {}
-    for number in range(last, max(0, last - _BATCHES_BACK), -1):
-        manifest = read_manifest(store, cluster, number)
-        for segment in manifest.segments if manifest.kind == "ingest" else ():
-            node = segment.ref.node
-            if node.origin == "log" and (node.path in nodes or not nodes):
-                found[node.path] = max(segment.sealed_at, found.get(node.path, segment.sealed_at))
-        if nodes and nodes <= found.keys():
-            break
-    return min((int(at.timestamp() * 1_000_000) for at in found.values()), default=None)
+    """What was written up to then (µs) is in the tables, as far as nodes ship at all; None if that cannot be said."""
+    ends = node_ends(store, cluster, history(store, cluster).sealed)
+    return min((int(at.timestamp() * 1_000_000) for at in ends.values()), default=None)
 
 
 # --- the report ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writetime.batch.truncations import SAME_TRUNCATE_MS, Cut, Cuts, Source, cuts_by_table, truncates
+from writetime.batch.truncations import SAME_TRUNCATE_MS, Cut, Cuts, Purged, Source, cuts_by_table, truncates
 from writetime.schema.local import Truncation
 
 TABLE = UUID(int=7)
@@ -245,6 +245,6 @@ def test_a_place_beyond_midnight_is_in_utc() -> None:
 
 
 def test_a_purge_is_told_of_its_table_and_is_no_truncate() -> None:
-    made = Cuts.of({}, [Source("a", 4, NEVER)], {TABLE.bytes: 90})
-    assert (made.purged(TABLE.bytes), made.purged(OTHER.bytes), made.tables) == (90, None, frozenset())
+    made = Cuts.of({}, [Source("a", 4, NEVER)], {TABLE.bytes: Purged(90, frozenset({0}))})
+    assert (made.purged(TABLE.bytes), made.purged(OTHER.bytes), made.tables) == (Purged(90, frozenset({0})), None, frozenset())
     assert not made.gone(TABLE.bytes, 0, 10, 5)

@@ -36,7 +36,7 @@ from tests.spark_jobs.examples import (
     schema_of,
     table,
 )
-from writetime.batch.truncations import Cut, Cuts, Source
+from writetime.batch.truncations import Cut, Cuts, Purged, Source
 from writetime.columns import why_not
 from writetime.cql.types import EMPTY, Duration
 from writetime.errors import BatchError
@@ -311,7 +311,11 @@ def ranged(bounds: tuple[Bound, Bound], at: int) -> RangeTombstone:
 def test_of_one_update_a_replay_takes_in_only_what_no_purge_can_have_beaten(engine: Engine) -> None:
     """A repair logs much of a partition in one update, with all its writetimes."""
     old, young = THEN - 10, THEN + 10
-    cuts = Cuts.of({}, [Source(host, 1, datetime.fromtimestamp(NOW, UTC)) for host in HOSTS], {ORDERS.id.bytes: THEN})
+    cuts = Cuts.of(
+        {},
+        [Source(host, 1, datetime.fromtimestamp(NOW, UTC)) for host in HOSTS],
+        {ORDERS.id.bytes: Purged(THEN, frozenset(range(len(HOSTS))))},
+    )
     mixed = Row((line(2),), Liveness(old), cells=(*cells(ORDERS, {"at": 5}, young), *cells(ORDERS, {"name": "old"}, old)))
     rows_ = (insert(ORDERS, 1, {"name": "old"}, 1, timestamp=old).updates[0].rows[0], mixed)
     static = Row(None, cells=cells(ORDERS, {"note": "old"}, old))

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Literal
 
 from writetime import archived, names, parts
-from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, SegmentState
+from writetime.batch.documents import LedgerEntry, Manifest, Problem, Release, Sealed, SegmentInput, SegmentOutcome, SegmentState
 from writetime.errors import BatchError, ChecksumMismatch, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
 
@@ -70,7 +70,54 @@ def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
     if info is None:
         raise ObjectNotFound("the segment is not there", operation="clear a segment", obj=object_name)
     segment = entry.noted(SegmentInput.from_object(info))
-    return _note(store, segment, "retry", entry.batch, SegmentOutcome(object=object_name, frames=entry.frames), None)
+    # Its problems stay noted: all else in it was folded, and what beat that may be purged by now.
+    outcome = SegmentOutcome(object=object_name, frames=entry.frames, problems=entry.problems)
+    return _note(store, segment, "retry", entry.batch, outcome, None)
+
+
+def release(store: Store, cluster: str, object_name: str, reason: str) -> Release:
+    """A person gives up what could not be used of a held segment, so that it holds back no purge: move it to the archive as it is.
+
+    From then on only a replay reads it: into a fresh namespace whole, into the live tables without what purges may have beaten. Each step
+    can be repeated. ObjectNotFound if no batch holds it; BatchError if the next batch is to take it in again."""
+    operation, ref = "release a segment", names.SegmentRef.from_object(object_name)
+    entry = LedgerEntry.read(store, ref.ledger)
+    if entry is None or ref.node.cluster != cluster:
+        raise ObjectNotFound("the segment has no ledger entry", operation=operation, obj=ref.ledger)
+    if (done := Release.read(store, ref.released)) is not None:
+        return done
+    if entry.state == "retry":
+        raise BatchError("the next batch takes it in again", operation=operation, obj=object_name, hint="Look again after that batch.")
+    target = entry.archived_as
+    if entry.state == "quarantined":
+        target = _archive_as_it_is(store, entry).name
+    if target is None or entry.state not in ("quarantined", "archived") or not entry.problems:
+        raise BatchError(f"no batch holds it: it is {entry.state}", operation=operation, obj=object_name)
+    done = Release(object=object_name, archived_as=target, reason=reason, released_at=datetime.now(UTC))
+    store.put(ref.released, done.to_bytes())
+    return done
+
+
+def released(store: Store, cluster: str) -> frozenset[str]:
+    """Objects under cdc/ and frames/ that people have released; for the status and for seals, which hold them no longer."""
+    found = (Release.read(store, info.name) for info in store.list(names.released_prefix(cluster)))
+    return frozenset(each.object for each in found if each is not None)
+
+
+def _archive_as_it_is(store: Store, entry: LedgerEntry) -> ObjectInfo:
+    """With its problems noted, so that it is not taken for one that was folded whole."""
+    info = store.head(entry.object)
+    if info is None:
+        raise ObjectNotFound("the segment is not there", operation="release a segment", obj=entry.object)
+    segment = entry.noted(SegmentInput.from_object(info))
+    held = _archived(store, segment)
+    if held is None:
+        raise BatchError("was replaced meanwhile", operation="release a segment", obj=entry.object, retriable=True)
+    outcome = SegmentOutcome(object=segment.object, frames=entry.frames, problems=entry.problems)
+    _note(store, segment, "archived", entry.batch, outcome, held)
+    _remove_incoming(store, segment)
+    _remove_parts(store, parts.of(store, segment.ref))
+    return held
 
 
 def _settle(store: Store, batch: int, segment: SegmentInput, outcome: SegmentOutcome) -> Moved:

@@ -95,6 +95,11 @@ class SegmentInput(Document):
     sealed_at: datetime
     ending: Ending = "completed"
     tail: Tail | None = None
+    folded_but: list[UUID] | None = Field(
+        default=None,
+        description="Of a segment that a batch has taken in before: the tables of which something could not be used; all else "
+        "in it was folded then. Null: nothing of it was, or nobody can say what.",
+    )
 
     @classmethod
     def growing(cls, ref: names.SegmentRef, run: Sequence[Part], *, header: Part | None = None, after: Mark | None = None) -> SegmentInput:
@@ -187,6 +192,20 @@ class ShardVersions(Document):
         return self.model_copy(update={"buckets": buckets, "expires": expires})
 
 
+class Hold(Document):
+    """What keeps logs from being in: a node (`by` is its object under nodes/) or a segment (its object).
+
+    `until`: up to then all is in, as far as this goes. `since`: when it began. `tables`: whose logs it keeps; null: all tables'."""
+
+    by: str
+    until: datetime
+    since: datetime
+    tables: list[UUID] | None = None
+
+    def concerns(self, table_id: UUID) -> bool:
+        return self.tables is None or table_id in self.tables
+
+
 class Manifest(Document):
     """The frozen input of a batch. `base` is the sealed batch whose schema and state versions this one starts from (0 = none)."""
 
@@ -203,6 +222,7 @@ class Manifest(Document):
     nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
     interval: tuple[datetime, datetime] | None = None
     namespace: str | None = Field(default=None, description="Of a replay that is to be compared: where its rows go. Null: the live tables.")
+    holds: list[Hold] = Field(default=[], description="Of maintenance: what keeps logs from being in, so that tombstones are kept for it.")
 
 
 class Problem(Document):
@@ -216,6 +236,12 @@ class Problem(Document):
     quarantined_as: str | None = None
     table: str | None = None
     table_id: UUID | None = None
+
+
+def may_contain(problems: Iterable[Problem]) -> frozenset[UUID] | None:
+    """The tables of which a segment with these problems may hold something that was not folded; None: any."""
+    tables = {problem.table_id for problem in problems}
+    return None if not tables or None in tables else frozenset(table for table in tables if table is not None)
 
 
 class Settled(Problem):
@@ -361,6 +387,9 @@ class LocalDocument(Document):
     generations: dict[UUID, Opening] = {}
     opened: list[UUID] = []
     rereads: list[Reread] = []
+    ends: dict[str, datetime] = Field(
+        default={}, description="By node: when it had finished the last of its segments that any batch so far has taken in."
+    )
     asked: dict[str, str] = Field(
         default={}, description="By host id: the last of the node's own answers on its TRUNCATEs (`truncations/`) that was taken in."
     )
@@ -396,6 +425,15 @@ class LedgerEntry(Document):
         """The segment as its node left it, whatever copy of it lies there now."""
         ending: Ending = "after-crash" if "after-crash" in (self.ending, segment.ending) else "completed"
         return segment.model_copy(update={"sealed_at": self.sealed_at, "ending": ending})
+
+
+class Release(Document):
+    """A person's decision that a held segment `object` holds nothing back any more: it lies in the archive as it is."""
+
+    object: str
+    archived_as: str
+    reason: str
+    released_at: datetime
 
 
 def total(accounts: Iterable[Accounting]) -> Accounting:

@@ -23,8 +23,9 @@ from uuid import UUID
 from writetime import archived, names, parts
 from writetime.batch.asked import read_answers
 from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
+from writetime.batch.logs_in import ends_after, node_ends
 from writetime.batch.plan import read_manifest
-from writetime.batch.truncations import Cut, Cuts, Interval, Source, Truncate, cuts_by_table
+from writetime.batch.truncations import Cut, Cuts, Interval, Purged, Source, Truncate, cuts_by_table
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import BatchError, DecodeError, ObjectNotFound, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
@@ -105,6 +106,7 @@ def decide(
         generations=generations,
         opened=opened,
         asked=known.asked | asked,
+        ends=ends_after(known.ends or node_ends(store, manifest.cluster, base), manifest),
         not_understood=not_understood,
         rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
     )
@@ -138,7 +140,7 @@ def learn(
     return {host: [_record(each) for each in sorted(noted)] for host, noted in sorted(found.items())}, sorted(set(not_understood))
 
 
-def cuts(document: LocalDocument, segments: Sequence[SegmentInput], purged: Mapping[bytes, int] | None = None) -> Cuts:
+def cuts(document: LocalDocument, segments: Sequence[SegmentInput], purged: Mapping[bytes, Purged] | None = None) -> Cuts:
     """What the workers are told; `segments` are all that the batch reads, in the order of their indexes. `purged`: see `Cuts.of`."""
     sources = [Source(segment.ref.node.host_id, segment.ref.segment.id, segment.sealed_at) for segment in segments]
     found = cuts_by_table(_truncations(document.truncations))

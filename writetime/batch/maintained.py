@@ -6,6 +6,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from pydantic import Field
+
 from writetime import names
 from writetime.batch.documents import Document
 from writetime.store import Store
@@ -41,10 +43,26 @@ class Tidied(Document):
     trouble: str = ""
 
 
+class HeldBack(Document):
+    """A table whose tombstones are kept beyond gc_grace because not all logs are in: those since `until`, for what `by` names (an object:
+    a segment, or a node's facts), which keeps logs since `since`; purging would go up to `wanted`."""
+
+    table: str
+    by: str
+    until: datetime
+    wanted: datetime
+    since: datetime
+
+    @property
+    def seconds(self) -> float:
+        """By how much purging is behind."""
+        return (self.wanted - self.until).total_seconds()
+
+
 class Maintained(Document):
     """A run of maintenance. `shards`: looked at; `purged`: written anew, for something in them could be forgotten; `failed`: left as they
     are, for a reason that the log tells. `state`: before and after; the versions that the last two seals name are kept, so what a purge
-    has saved shows after the next run. `swept`: bytes of parts of segments that have come whole."""
+    has saved shows after the next run. `swept`: bytes of parts of segments that have come whole. `held_back`: see `HeldBack`."""
 
     batch: int
     at: datetime
@@ -55,6 +73,7 @@ class Maintained(Document):
     after: Size
     swept: int
     tables: list[Tidied]
+    held_back: list[HeldBack] = Field(default=[])
 
 
 def size_of_state(store: Store, cluster: str) -> Size:

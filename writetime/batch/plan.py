@@ -19,9 +19,10 @@ from operator import itemgetter
 from typing import Final
 
 from writetime import archived, names, parts
-from writetime.batch.archive import archive
+from writetime.batch.archive import archive, released
 from writetime.batch.asked import new_answers
-from writetime.batch.documents import BatchKind, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail
+from writetime.batch.documents import BatchKind, Hold, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail, may_contain
+from writetime.batch.logs_in import holds
 from writetime.cql.names import is_beside, namespace_clash
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
 from writetime.schema.learn import SchemaLearner
@@ -54,7 +55,9 @@ def history(store: Store, cluster: str) -> History:
             last = max(last, int(info.name.split("/")[-2]))
     for number in (last, last - 1):
         if number > 0 and (sealed := read_sealed(store, cluster, number)):
-            return History(last, sealed)
+            # What a person has released since holds nothing back any more; the next seal leaves it out.
+            held = sorted(set(sealed.held) - released(store, cluster)) if sealed.held else []
+            return History(last, sealed.model_copy(update={"held": held}))
     return History(last, None)
 
 
@@ -250,7 +253,7 @@ def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | No
     if past.sealed is None or not past.sealed.state:
         return None
     _finish(store, cluster, past)
-    return _create(store, cluster, past, "maintain", [], [], now)
+    return _create(store, cluster, past, "maintain", [], [], now, holding=holds(store, cluster, past.sealed))
 
 
 def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBusy:
@@ -305,6 +308,7 @@ def _create(
     interval: tuple[datetime, datetime] | None = None,
     namespace: str | None = None,
     answers: list[str] | None = None,
+    holding: list[Hold] | None = None,
 ) -> Manifest:
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
@@ -323,6 +327,7 @@ def _create(
         nodes=node_addresses(store, cluster),
         interval=interval,
         namespace=namespace,
+        holds=holding or [],
     )
     name = names.batch_object(chain, manifest.number, "manifest")
     try:
@@ -345,7 +350,10 @@ def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | Non
     segment = SegmentInput.from_object(info)
     if entry is None:
         return segment
-    return entry.noted(segment) if entry.state == "retry" else None
+    if entry.state != "retry":
+        return None
+    again = may_contain(entry.problems)
+    return entry.noted(segment).model_copy(update={"folded_but": None if again is None else sorted(again)})
 
 
 def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:

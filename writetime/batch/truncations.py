@@ -177,6 +177,19 @@ def cuts_by_table(records: Records) -> dict[UUID, tuple[Truncate, Cut]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Purged:
+    """What stays out of a table because what was purged may have beaten it: all up to the writetime `until` (µs) that stands in
+    none but `segments`, by their indexes."""
+
+    until: int
+    segments: frozenset[int]
+
+    def keeps_out(self, segments: Iterable[int]) -> bool:
+        """Whether that concerns an update with copies in these segments."""
+        return self.segments.issuperset(segments)
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Of one segment that a batch reads: whose it is, its id, and when its node finished it."""
 
@@ -191,11 +204,11 @@ class Cuts:
 
     _positions: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     _undecided: dict[bytes, tuple[Interval, ...]] = field(default_factory=dict)
-    _purged: Mapping[bytes, int] = field(default_factory=dict)
+    _purged: Mapping[bytes, Purged] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cuts: Mapping[UUID, Cut], segments: Sequence[Source], purged: Mapping[bytes, int] | None = None) -> Cuts:
-        """`purged`, by table id, for a replay: writetimes (µs) up to which what was purged since may have beaten what comes again."""
+    def of(cls, cuts: Mapping[UUID, Cut], segments: Sequence[Source], purged: Mapping[bytes, Purged] | None = None) -> Cuts:
+        """`purged`, by table id: see `Purged`."""
         positions = {
             table_id.bytes: tuple(cut.position(each.host, each.segment, each.sealed_at) for each in segments)
             for table_id, cut in cuts.items()
@@ -208,8 +221,8 @@ class Cuts:
         """Ids of the tables that were ever truncated: for others `gone` need not be asked."""
         return frozenset(self._positions)
 
-    def purged(self, table_id: bytes) -> int | None:
-        """Up to which writetime (µs) all of the table stays out, wherever it stands; None: it all comes in."""
+    def purged(self, table_id: bytes) -> Purged | None:
+        """What purges of the table keep out; None: nothing."""
         return self._purged.get(table_id)
 
     def verdict(self, table_id: bytes, segment: int, position: int, max_timestamp: int) -> Verdict:

@@ -195,7 +195,12 @@ def _maintained(found: Maintained) -> list[str]:
             row(table.name, (was.data, now.data), (was.bytes, now.bytes), was.deletes, now.deletes, was.snapshots, now.snapshots)
     failed = f", {found.failed} stay as they are" if found.failed else ""
     about = f"maintenance: batch {found.batch}, {found.at:%Y-%m-%d %H:%M:%S}Z: {found.purged} of {found.shards} shards purged{failed}"
-    return [about, _text(grid), *(f"not tidied: {table.name}: {table.trouble}" for table in found.tables if table.trouble)]
+    notes = [f"not tidied: {table.name}: {table.trouble}" for table in found.tables if table.trouble]
+    notes += [
+        f"purge held back by {span(each.seconds)}: {each.table}, because of {each.by} since {each.since:%Y-%m-%d %H:%M:%S}Z"
+        for each in found.held_back
+    ]
+    return [about, _text(grid), *notes]
 
 
 def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:
