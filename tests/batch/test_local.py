@@ -178,12 +178,24 @@ def test_archived_segments_past_the_cut_are_read_again(ring: Ring) -> None:
     ring.ship("b", 3, 95, truncated(2, 40, 60.1))
     document = ring.batch()
     assert document.opened == [ORDERS.id, ITEMS.id]
-    # a: past its place; b: past that of ORDERS, by time for ITEMS; c: by time.
-    assert reread(document) == {"a 3": {7: -1, 8: 7}, "b 2": {7: 40, 8: -1}, "b 9": {7: -1, 8: -1}, "c 2": {7: -1, 8: -1}}
-    assert [s.ref.segment.id for s in all_segments(ring.batches[-1][0], document)[2:]] == [3, 2, 2, 9], "in the order of their names"
+    # c has no record: what a and b logged before theirs tells which of its updates are copies of what is gone.
+    whole = {7: -1, 8: -1}
+    assert reread(document) == dict.fromkeys(("a 1", "a 3", "b 1", "b 2", "b 9", "c 1", "c 2"), whole)
+    again = [(s.ref.node.host_id, s.ref.segment.id) for s in all_segments(ring.batches[-1][0], document)[2:]]
+    assert again == [("a", 1), ("b", 1), ("c", 1), ("a", 3), ("b", 2), ("c", 2), ("b", 9)], "in the order of their names"
     assert only(ring.batches[-1][0], document)[3] == (frozenset({ORDERS.id, ITEMS.id}), -1)
     assert all(each.segment.object.startswith("cdc_archive/") for each in document.rereads)
     assert all(ring.store.read(each.segment.object, generation=each.segment.generation) for each in document.rereads)
+
+
+def test_of_nodes_that_all_have_a_record_only_what_is_past_it_is_read_again(ring: Ring) -> None:
+    for node in "ab":
+        ring.ship(node, 1, 1)
+        ring.ship(node, 3, 70)
+    ring.batch()
+    ring.ship("a", 2, 60, truncated(2, 500, 60))
+    ring.ship("b", 2, 60, truncated(3, 7, 60.1))
+    assert reread(ring.batch()) == {"a 3": {7: -1}, "b 3": {7: 7}}
 
 
 def test_a_missing_record_corrects_what_writetime_had_judged(ring: Ring) -> None:

@@ -207,8 +207,7 @@ class _Past:
         """What the new generations need of them, in the order of their names; what the batch reads anyway is not among it."""
         wanted: dict[str, tuple[SegmentInput, dict[UUID, int]]] = {}
         for table_id, cut in cuts.items():
-            for segment in self._past(cut):
-                position = _position(cut, segment)
+            for segment, position in self._read_again(cut):
                 wanted.setdefault(segment.object, (segment, {}))[1][table_id] = position
         return [Reread(segment=segment, tables=tables) for _, (segment, tables) in sorted(wanted.items())]
 
@@ -233,12 +232,26 @@ class _Past:
                 return True
         return any(_identity(segment) not in folded for segment in self._past(new))
 
+    def _read_again(self, cut: Cut) -> Iterator[tuple[SegmentInput, int]]:
+        """The segments that a new generation needs, with the position up to which their frames are of no use to it.
+
+        Where a node left no record of the TRUNCATE, frames that it took on other nodes are of use: a copy of one of these is gone too."""
+        found = list(self._in_range(cut))
+        if all(_takes_all(cut, segment) or segment.ref.node.host_id in cut.noted for segment in found):
+            yield from ((segment, _position(cut, segment)) for segment in found if not _takes_all(cut, segment))
+        else:
+            yield from ((segment, -1) for segment in found)
+
     def _past(self, cut: Cut) -> Iterator[SegmentInput]:
         """The segments that may hold frames past the cut."""
+        return (segment for segment in self._in_range(cut) if not _takes_all(cut, segment))
+
+    def _in_range(self, cut: Cut) -> Iterator[SegmentInput]:
+        """The segments of the archive's hours from shortly before the cut on, and those that are not archived."""
         # What was not replayed into a namespace is none of it.
         namespace = self._manifest.namespace
         for segment in self._segments_from(self._earliest(cut)) if namespace is None else self._folded(1):
-            if _identity(segment) not in self._mine and not _takes_all(cut, segment):
+            if _identity(segment) not in self._mine:
                 yield segment
 
     @staticmethod
