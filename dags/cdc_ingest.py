@@ -53,6 +53,8 @@ for pipeline in settings():
         table = TableOperator.partial(
             task_id="table", retries=0, map_index_template="{{ table }}", doc_md="Red: this table needs a person. See the runbook."
         ).expand_kwargs(refused.output)
-        plan >> ingest >> archive >> [failed, refused]
+        plan >> ingest >> archive
+        # Beside it: people are told of bad files although another one could not be moved.
+        ingest >> [failed, refused]
         failed >> segment
         refused >> table

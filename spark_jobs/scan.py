@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from spark_jobs.runs import Ints, fixed
 from writetime import archived
-from writetime.batch.documents import Mark, SegmentInput, Tail
+from writetime.batch.documents import Mark, PartInput, SegmentInput, Tail
 from writetime.commitlog import cells
 from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.keystore import Keystore
@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 
 Batches = Iterable[pa.RecordBatch]
 
-_PLACE = pa.struct(
-    [("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64()), ("crc32c", pa.int64()), ("tail", pa.string())]
-)
+_PLACE = pa.struct([("segment", pa.int32()), ("object", pa.string()), ("crc32c", pa.int64()), ("tail", pa.string())])
 SEGMENTS = pa.schema([("segments", pa.list_(_PLACE))])
 """A task each: its segments by their index in the manifest, ascending. `tail` is a `Tail` as JSON, if the segment has one."""
 
@@ -162,12 +160,19 @@ def task_rows(segments: Sequence[SegmentInput], members: Iterable[Iterable[int]]
 
 def _place(index: int, segment: SegmentInput) -> dict[str, Any]:
     tail = segment.tail.model_dump_json() if segment.tail is not None else None
-    return {"segment": index, "object": segment.object, "generation": segment.generation, "crc32c": segment.crc32c, "tail": tail}
+    return {"segment": index, "object": segment.object, "crc32c": segment.crc32c, "tail": tail}
 
 
 def content(store: Store, place: Mapping[str, Any]) -> bytes:
     """The whole segment that a place of SEGMENTS names. ObjectNotFound, CorruptSection."""
-    return archived.read(store, place["object"], generation=place["generation"], crc32c_of_it=place["crc32c"])
+    return archived.read_pinned(store, place["object"], place["crc32c"])
+
+
+def _pinned_part(store: Store, part: PartInput) -> bytes:
+    """ObjectNotFound if it is gone, or holds other bytes."""
+    if part.crc32c is None:
+        return store.read(part.object, generation=part.generation)
+    return archived.read_pinned(store, part.object, part.crc32c)
 
 
 def tasks(
@@ -259,11 +264,11 @@ class _Reader:
         pieces, position = [], after.position
         for part in tail.parts:
             start, end = part.range
-            pieces.append(self.store.read(part.object, generation=part.generation, start=position - start, end=end - start))
+            pieces.append(_pinned_part(self.store, part)[position - start : end - start])
             position = end
         head = b""
         if tail.header is not None:
-            head = self.store.read(tail.header.object, generation=tail.header.generation, end=min(_LONGEST_HEADER, after.position))
+            head = _pinned_part(self.store, tail.header)[: min(_LONGEST_HEADER, after.position)]
         data = b"".join(pieces)
         grown = after.model_copy(update={"position": position, "crc32c": crc32c(data, after.crc32c)})
         return _Read(head.ljust(after.position, b"\0") + data, after=tail.after, grown=grown)

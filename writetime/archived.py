@@ -60,6 +60,16 @@ def unpack(name: str, stored: bytes) -> bytes:
         ) from error
 
 
+def read_pinned(store: Store, name: str, pinned: int) -> bytes:
+    """The segment with the CRC32C `pinned` that an object holds, or its packed form.
+
+    ObjectNotFound if there is none, or one of other bytes; CorruptSection."""
+    content = read(store, name, crc32c_of_it=pinned)
+    if crc32c(content) != pinned:
+        raise ObjectNotFound(f"it has other bytes than those of CRC32C {pinned:08x}", operation="read a segment", obj=name)
+    return content
+
+
 def read(store: Store, name: str, *, generation: int | None = None, crc32c_of_it: int | None = None) -> bytes:
     """The segment that an object holds, unpacked. Where that object is gone, and its packed form holds bytes of the CRC32C, these.
 

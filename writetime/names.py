@@ -385,7 +385,7 @@ def batch_folder(cluster: str, number: int) -> str:
 
 
 def batch_object(cluster: str, number: int, what: str) -> str:
-    """`what` is manifest, schema, local, unwritable, sealed or archived."""
+    """`what` is manifest, schema, local, unwritable, sealed, archiver or archived."""
     return f"{batch_folder(cluster, number)}/{what}.json"
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from spark_jobs.scan import _place, content
 from tests.commitlog.examples import RANGES_TABLE
 from tests.schema.examples import create_table
 from writetime import names
-from writetime.batch.archive import archive, mark_for_retry
+from writetime.batch.archive import _settle, archive, mark_for_retry
 from writetime.batch.documents import (
     Accounting,
     Ending,
@@ -45,7 +47,7 @@ from writetime.batch.publish import Published, publish_due, write_published
 from writetime.batch.shelve import let_go, pack
 from writetime.errors import BatchBusy, BatchError, ObjectNotFound
 from writetime.schema.learn import SchemaLearner
-from writetime.store import open_store
+from writetime.store import ObjectInfo, open_store
 from writetime.store.local import LocalStore
 
 CLUSTER = "ring one"
@@ -294,6 +296,79 @@ def test_a_replacement_that_came_after_reading_is_kept_for_the_next_batch(store:
     store.put(name, b"replacement")
     archive(store, CLUSTER, 1)
     assert store.read(name) == b"replacement"
+
+
+class Meanwhile:
+    """A store whose first look at an object comes after somebody else has done something."""
+
+    def __init__(self, store: LocalStore, name: str, done: Callable[[], object]) -> None:
+        self._store, self._name, self._done = store, name, done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def head(self, name: str) -> ObjectInfo | None:
+        if name == self._name:
+            self._name = ""
+            self._done()
+        return self._store.head(name)
+
+
+def test_an_archiver_that_is_late_notes_nothing_as_lost_that_is_archived(store: LocalStore) -> None:
+    name = ship(store, 1)
+    manifest = planned(store)
+    seal(store, manifest)
+    lease = names.batch_object(CLUSTER, 1, "archiver")
+
+    def another() -> None:
+        # This one was held up for so long that its lease went.
+        store.delete(lease)
+        assert archive(store, CLUSTER, 1) == {name: "archived"}
+
+    assert archive(cast(Any, Meanwhile(store, name, another)), CLUSTER, 1) == {name: "archived"}
+    entry = ledger(store, 1)
+    assert (entry.state, entry.problems, entry.history) == ("archived", [], [])
+    assert archive(store, CLUSTER, 1) == {}
+
+
+def test_the_ledger_only_goes_forward(store: LocalStore) -> None:
+    name = ship(store, 1)
+    first = planned(store)
+    outcome = seal(store, first, bad={name}).segments[0]
+    archive(store, CLUSTER, 1)
+    mark_for_retry(store, name)
+    assert _settle(store, 1, first.segments[0], outcome) == "quarantined"
+    assert ledger(store, 1).state == "retry", "what a person has cleared stays cleared"
+    seal(store, planned(store), held=[])
+    archive(store, CLUSTER, 2)
+    _settle(store, 1, first.segments[0], outcome)
+    assert (ledger(store, 1).state, ledger(store, 1).batch) == ("archived", 2)
+
+
+def test_two_archivers_at_once_come_to_the_same(store: LocalStore) -> None:
+    shipped = [ship(store, number, f"segment {number}".encode()) for number in range(1, 21)]
+    seal(store, planned(store))
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: archive(store, CLUSTER, 1), range(2)))
+    assert sorted(map(len, both)) == [0, 20]
+    assert {ledger(store, number).state for number in range(1, 21)} == {"archived"}
+    assert [store.head(name) for name in shipped] == [None] * 20
+
+
+@pytest.mark.parametrize("sealed_already", [False, True])
+def test_the_same_bytes_put_again_are_the_same_input(store: LocalStore, sealed_already: bool) -> None:
+    name = ship(store, 1, b"the very bytes")
+    manifest = planned(store)
+    place = _place(0, manifest.segments[0])
+    if sealed_already:
+        seal(store, manifest)
+    store.delete(name)
+    ship(store, 1, b"the very bytes")
+    assert content(store, place) == b"the very bytes"
+    if not sealed_already:
+        seal(store, manifest)
+    assert archive(store, CLUSTER, 1) == {name: "archived"}
+    assert (store.head(name), plan(store)) == (None, None)
 
 
 def test_clearing_what_is_not_there(store: LocalStore) -> None:

@@ -23,7 +23,7 @@ from writetime.store import open_store
 
 Batches = Iterable[pa.RecordBatch]
 
-SEGMENTS = pa.schema([("segment", pa.int32()), ("object", pa.string()), ("generation", pa.int64())])
+SEGMENTS = pa.schema([("segment", pa.int32()), ("object", pa.string()), ("crc32c", pa.int64())])
 
 FRAMES = pa.schema(
     [
@@ -63,14 +63,14 @@ def scanner(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches]
         keys = None if keystore is None else Keystore.from_environment(keystore)
         for batch in batches:
             for row in batch.to_pylist():
-                read = _reader(store.read, row["object"], row["generation"])
+                read = _reader(store.read, row["object"])
                 yield from chunked(_scan_one(row["segment"], row["object"], read, keys), FRAMES)
 
     return scan_batches
 
 
-def _reader(read: Callable[..., bytes], name: str, generation: int) -> Callable[[], bytes]:
-    return lambda: read(name, generation=generation)
+def _reader(read: Callable[..., bytes], name: str) -> Callable[[], bytes]:
+    return lambda: read(name)
 
 
 def _scan_one(segment: int, name: str, read: Callable[[], bytes], keys: Keystore | None) -> Iterator[dict[str, Any]]:

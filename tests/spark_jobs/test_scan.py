@@ -47,9 +47,7 @@ class Bucket:
         self.url, self.keystore = str(folder), keystore
         store = open_store(self.url)
         names = [f"cdc/c/dc1/{UUID(int=at)}/{name}" for at, (name, _) in enumerate(segments)]
-        self.places = [
-            (at, name, store.put(name, data).generation) for at, (name, (_, data)) in enumerate(zip(names, segments, strict=True))
-        ]
+        self.places = [(at, name, store.put(name, data).crc32c) for at, (name, (_, data)) in enumerate(zip(names, segments, strict=True))]
         self.versions = [int(name.split("-")[1]) for name, _ in segments]
 
     def scanned(self) -> Rows:
@@ -64,7 +62,7 @@ class Bucket:
 
     def _tasks(self, tasks: Iterable[Sequence[int]] | None) -> pa.RecordBatch:
         every = [range(len(self.places))] if tasks is None else tasks
-        names = ("segment", "object", "generation")
+        names = ("segment", "object", "crc32c")
         made = [{"segments": [dict(zip(names, self.places[at], strict=True)) for at in task]} for task in every]
         return pa.RecordBatch.from_pylist(made, schema=SEGMENTS)
 
@@ -312,8 +310,8 @@ def test_what_was_packed_since_it_was_pinned_is_read_all_the_same(tmp_path: Path
     (segment,) = segments_of(BODIES)
     store = open_store(str(tmp_path))
     name = f"cdc_archive/c/date=2026-05-04/hour=12/dc1/{HOSTS[0]}/{segment[0]}"
-    generation = store.put(name, segment[1]).generation
-    place = {"segment": 0, "object": name, "generation": generation, "crc32c": crc32c(segment[1]), "tail": None}
+    store.put(name, segment[1])
+    place = {"segment": 0, "object": name, "crc32c": crc32c(segment[1]), "tail": None}
     row = pa.RecordBatch.from_pylist([{"segments": [place]}], schema=SEGMENTS)
     plain = _rows(surveyor(str(tmp_path)), row, SURVEY)
     assert pack(store, name, 3).after < len(segment[1])
@@ -321,7 +319,8 @@ def test_what_was_packed_since_it_was_pinned_is_read_all_the_same(tmp_path: Path
     store.put(names.packed(name), archived.pack(b"another segment", 3))
     (done,) = [each for each in _rows(surveyor(str(tmp_path)), row, SURVEY) if each["kind"] != "done"]
     assert json.loads(done["detail"])["kind"] == "gone"
-    broken = {**place, "object": names.packed(name), "generation": store.put(names.packed(name), b"no frame").generation}
+    store.put(names.packed(name), b"no frame")
+    broken = {**place, "object": names.packed(name)}
     row = pa.RecordBatch.from_pylist([{"segments": [broken]}], schema=SEGMENTS)
     (done,) = [each for each in _rows(surveyor(str(tmp_path)), row, SURVEY) if each["kind"] != "done"]
     assert json.loads(done["detail"])["kind"] == "CorruptSection"
@@ -425,8 +424,6 @@ def test_groups_as_rows() -> None:
     segments = inputs((0, 0, 1), (1, 0, 1), (2, 0, 1))
     segments[1] = segments[1].model_copy(update={"tail": Tail(after=Mark(position=9, logical=9))})
     told = [segment.tail and segment.tail.model_dump_json() for segment in segments]
-    places = [
-        {"segment": at, "object": segment.object, "generation": 1, "crc32c": 0, "tail": told[at]} for at, segment in enumerate(segments)
-    ]
+    places = [{"segment": at, "object": segment.object, "crc32c": 0, "tail": told[at]} for at, segment in enumerate(segments)]
     rows = [batch.to_pylist() for batch in scan.task_rows(segments, [[0, 2], [1]])]
     assert rows == [[{"segments": [places[0], places[2]]}], [{"segments": [places[1]]}]]

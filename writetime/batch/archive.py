@@ -1,7 +1,9 @@
 """After the seal: move what was taken in to the archive, and write every segment's ledger entry.
 
 Strategy: per segment copy, compare, note, delete, in that order, each step idempotent, so that a rerun from any point of death
-ends the same. The archive is never overwritten. A segment with problems stays where it is and is noted as quarantined. Of one that grows,
+ends the same. A lease makes one archiver at a time; one that was held up and lost it stops at its next segment, and what it does until then
+changes nothing: the ledger only goes forward, and who finds a segment gone looks into the archive again before it is noted as lost. The
+archive is never overwritten. A segment with problems stays where it is and is noted as quarantined. Of one that grows,
 only the ledger is written; its parts go when its whole file is archived, since nothing needs them any more.
 """
 
@@ -15,14 +17,18 @@ from typing import Literal
 
 from writetime import archived, names, parts
 from writetime.batch.documents import LedgerEntry, Manifest, Problem, Release, Sealed, SegmentInput, SegmentOutcome, SegmentState
-from writetime.errors import BatchError, ChecksumMismatch, ObjectNotFound, PreconditionFailed
+from writetime.errors import BatchError, ChecksumMismatch, LeaseLost, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
+from writetime.store.lease import Lease
 
 Moved = Literal["archived", "quarantined", "growing"]
+_LEASE = 15.0
+"""Seconds after which another archiver takes over from one that is dead or held up."""
 
 
 def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
-    """Archive the segments of a sealed batch. Returns what became of each object; a second call changes nothing.
+    """Archive the segments of a sealed batch. Returns what became of each object; a second call changes nothing. Waits for another archiver
+    of the batch; LeaseLost (retriable) if one has taken over from this one.
 
     ChecksumMismatch when the archive already holds other bytes under a segment's name: both are kept, a person has to look.
     """
@@ -37,12 +43,24 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
     done = names.batch_object(cluster, number, "archived")
     if store.head(done):
         return {}
-    manifest = Manifest.model_validate_json(store.read(names.batch_object(cluster, number, "manifest")))
+    with Lease(store, names.batch_object(cluster, number, "archiver"), seconds=_LEASE) as lease:
+        if store.head(done):
+            return {}
+        moved = _settle_all(store, cluster, sealed, lease)
+        lease.check()
+        store.put(done, b"{}\n")
+    return moved
+
+
+def _settle_all(store: Store, cluster: str, sealed: Sealed, lease: Lease) -> dict[str, Moved]:
+    manifest = Manifest.model_validate_json(store.read(names.batch_object(cluster, sealed.number, "manifest")))
+    if manifest.kind != "ingest":
+        return {}
     outcomes = {outcome.object: outcome for outcome in sealed.segments}
     moved: dict[str, Moved] = {}
-    if manifest.kind == "ingest":
-        moved = {segment.object: _settle(store, number, segment, outcomes[segment.object]) for segment in manifest.segments}
-    store.put(done, b"{}\n")
+    for segment in manifest.segments:
+        lease.check()
+        moved[segment.object] = _settle(store, sealed.number, segment, outcomes[segment.object])
     return moved
 
 
@@ -143,7 +161,8 @@ def _archived(store: Store, segment: SegmentInput) -> ObjectInfo | None:
     Other bytes under the segment's name stay what they are: these get a name with their checksum, and nothing else waits for a person.
     """
     for target in (segment.ref.archived(segment.sealed_at), segment.ref.archived(segment.sealed_at, crc32c=segment.crc32c)):
-        held = archived.held(store, target) or _copy(store, segment, target)
+        # Once more: another archiver may have moved it between the two looks.
+        held = archived.held(store, target) or _copy(store, segment, target) or archived.held(store, target)
         if held is None:
             return None
         if archived.content_of(held) == (segment.size, segment.crc32c):
@@ -159,7 +178,7 @@ def _archived(store: Store, segment: SegmentInput) -> ObjectInfo | None:
 def _copy(store: Store, segment: SegmentInput, target: str) -> ObjectInfo | None:
     """What the archive holds after copying; None if the object is no longer the one that the batch read."""
     source = store.head(segment.object)
-    if source is None or source.generation != segment.generation:
+    if source is None or archived.content_of(source) != (segment.size, segment.crc32c):
         return None
     try:
         return store.copy(segment.object, target, if_generation=0)
@@ -186,8 +205,11 @@ def _remove_parts(store: Store, found: Iterable[parts.Part]) -> int:
 
 
 def _remove_incoming(store: Store, segment: SegmentInput) -> None:
+    found = store.head(segment.object)
+    if found is None or archived.content_of(found) != (segment.size, segment.crc32c):
+        return
     try:
-        store.delete(segment.object, if_generation=segment.generation)
+        store.delete(segment.object, if_generation=found.generation)
     except (ObjectNotFound, PreconditionFailed):
         # Gone already, or replaced by somebody after it was read: a replacement belongs to the next batch.
         return
@@ -199,7 +221,8 @@ def _note(
     name = segment.ref.ledger
     before = store.head(name)
     old = LedgerEntry.model_validate_json(store.read(name, generation=before.generation)) if before else None
-    if old and (old.state, old.batch) == (state, batch):
+    if old and (old.batch > batch or (old.batch == batch and old.state in (state, "archived", "retry"))):
+        # Noted already; by somebody who has gone on since, if this is late.
         return old
     # A segment that grows from batch to batch is one step.
     moved_on = old is not None and not (old.state == state == "growing")
@@ -220,5 +243,10 @@ def _note(
         updated_at=datetime.now(UTC),
         history=[*(old.history if old else []), *([step] if step else [])],
     )
-    store.put(name, entry.to_bytes(), if_generation=before.generation if before else 0)
+    try:
+        store.put(name, entry.to_bytes(), if_generation=before.generation if before else 0)
+    except PreconditionFailed as error:
+        raise LeaseLost(
+            "another archiver has noted it meanwhile", operation="write a ledger entry", obj=name, hint="Archive the batch again."
+        ) from error
     return entry

@@ -63,7 +63,8 @@ class PartInput(Document):
     """A part of a growing segment, as the manifest pins it."""
 
     object: str
-    generation: int
+    generation: int = Field(description="What it was when it was pinned; for people. What counts are its bytes.")
+    crc32c: int | None = Field(default=None, description="Of its bytes. Null: pinned by a version that went by the generation.")
 
     @property
     def range(self) -> tuple[int, int]:
@@ -83,7 +84,8 @@ class Tail(Document):
 
 
 class SegmentInput(Document):
-    """One segment as the manifest pins it: that generation of that object. `ending` is how its node left it, as the shipper saw it.
+    """One segment as the manifest pins it: the bytes of that size and CRC32C under that name, whatever the generation: the same bytes put
+    there again are the same input. `ending` is how its node left it, as the shipper saw it.
 
     Of a growing segment there is no object of that name, but the parts of `tail` below it; generation and checksum are the last part's, the
     size is theirs together."""
@@ -140,7 +142,7 @@ class SegmentInput(Document):
 
 
 def _pinned(part: Part) -> PartInput:
-    return PartInput(object=part.info.name, generation=part.info.generation)
+    return PartInput(object=part.info.name, generation=part.info.generation, crc32c=part.info.crc32c)
 
 
 def _moment(text: str | None) -> datetime | None:

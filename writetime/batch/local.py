@@ -22,7 +22,17 @@ from uuid import UUID
 
 from writetime import archived, names, parts
 from writetime.batch.asked import read_answers
-from writetime.batch.documents import LedgerEntry, LocalDocument, Manifest, Opening, Reread, Sealed, SegmentInput, TruncationRecord
+from writetime.batch.documents import (
+    LedgerEntry,
+    LocalDocument,
+    Manifest,
+    Opening,
+    PartInput,
+    Reread,
+    Sealed,
+    SegmentInput,
+    TruncationRecord,
+)
 from writetime.batch.logs_in import ends_after, node_ends
 from writetime.batch.plan import read_manifest
 from writetime.batch.truncations import Cut, Cuts, Interval, Purged, Source, Truncate, cuts_by_table
@@ -65,13 +75,17 @@ def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
 
 def _is_there(store: Store, segment: SegmentInput) -> bool:
     """Whether it still is the object that was pinned, or the same packed: one that waits for a person may have been mended meanwhile."""
-    pinned = segment.tail.parts if segment.tail is not None and segment.grows else [segment]
-    return all((info := store.head(each.object)) is not None and info.generation == each.generation for each in pinned) or (
-        not segment.grows
-        and (packed := archived.held(store, segment.object)) is not None
-        and packed.name != segment.object
-        and archived.content_of(packed) == (segment.size, segment.crc32c)
-    )
+    if segment.tail is not None and segment.grows:
+        return all(_holds(store, part) for part in segment.tail.parts)
+    held = archived.held(store, segment.object)
+    return held is not None and archived.content_of(held) == (segment.size, segment.crc32c)
+
+
+def _holds(store: Store, part: PartInput) -> bool:
+    info = store.head(part.object)
+    if info is None or part.crc32c is None:
+        return info is not None and info.generation == part.generation
+    return info.crc32c == part.crc32c
 
 
 def decide(
