@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from time import process_time
 from uuid import UUID
 
 import pytest
@@ -355,3 +356,19 @@ def test_an_option_of_no_bytes_is_one_that_was_not_told(column: str) -> None:
     row = Row((b"t",), cells=(Cell(column, T + 2, b""),))
     table = user_tables(learnt([create_table(TABLE, T + 1), create_keyspace("k", T), change("k", tables=[row])]).schema())[ID]
     assert (table.flags, table.default_time_to_live, table.gc_grace_seconds) == (table.flags & TABLE.flags, 0, 864_000)
+
+
+def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
+    columns = {name: Column(name, "regular", "text") for name in map("c{}".format, range(19))}
+    columns["p"] = Column("p", "partition_key", "int", 0)
+    learner = SchemaLearner()
+    learner.apply(create_keyspace("k", 1))
+    for number in range(800):
+        name = f"t{number}"
+        learner.apply(create_table(Table("k", name, UUID(int=1000 + number), columns, cdc=True), 1_000 + number))
+        gone = 1_000_000 + number
+        learner.apply(change("k", tables=[deleted_row((name,), gone)], columns=[deleted_row((name, each), gone) for each in columns]))
+    started = process_time()
+    tables = learner.schema().tables
+    assert process_time() - started < 0.6  # 0.1 s on a machine of its own; it was 19 s when every table looked at the rows of all
+    assert sum(table.dropped and len(table.columns) == 20 for table in tables.values()) == 800

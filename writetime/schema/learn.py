@@ -21,7 +21,7 @@ The keyspaces `system` and `system_schema`, which every node writes anew at each
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -30,7 +30,7 @@ from uuid import UUID
 
 from writetime.cql.types import parse_type, wire_shape
 from writetime.errors import DecodeError, SchemaError, WritetimeError
-from writetime.join.reconcile import merge_deletions, settle_row
+from writetime.join.reconcile import settle_row
 from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema import snapshot, system
 from writetime.schema.model import Column, ColumnKind, DroppedColumn, Keyspace, Schema, Table, UserType, View
@@ -74,10 +74,41 @@ class _PartitionFacts:
     ranges: set[RangeTombstone] = field(default_factory=set)
     rows: dict[Clustering, _RowFacts] = field(default_factory=dict)
 
-    def deletions_of(self, clustering: Clustering) -> Iterator[DeletionTime]:
+
+@dataclass(slots=True)
+class _Facts:
+    """What `_PartitionFacts` hold, found by the first part of the clustering, a table's name in all but `types`: every table is made of a
+    few rows among those of all tables, dropped ones included, and a keyspace with much churn has very many."""
+
+    rows: dict[Clustering, _RowFacts]
+    deletions: set[DeletionTime]
+    named: dict[bytes, list[Clustering]] = field(default_factory=dict)
+    ranges: dict[bytes, list[RangeTombstone]] = field(default_factory=dict)
+    wide: list[RangeTombstone] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, facts: _PartitionFacts) -> _Facts:
+        found = cls(facts.rows, facts.deletions)
+        for clustering in facts.rows:
+            found.named.setdefault(_name(clustering), []).append(clustering)
+        for tombstone in facts.ranges:
+            start, end = tombstone.start.values, tombstone.end.values
+            if start and end and _name(start) == _name(end):
+                found.ranges.setdefault(_name(start), []).append(tombstone)
+            else:
+                found.wide.append(tombstone)
+        return found
+
+    def with_prefix(self, prefix: Clustering) -> list[Clustering]:
+        """The clusterings that begin with `prefix`, in order."""
+        if not prefix:
+            return sorted(self.rows, key=_bytes)
+        return sorted((each for each in self.named.get(_name(prefix), []) if each[: len(prefix)] == prefix), key=_bytes)
+
+    def deletions_of(self, clustering: Clustering) -> Collection[DeletionTime]:
         """Deletions from outside the row that cover it."""
-        yield from self.deletions
-        yield from (tombstone.deletion for tombstone in self.ranges if _covers(tombstone, clustering))
+        near = (*self.ranges.get(_name(clustering), ()), *self.wide) if self.ranges or self.wide else ()
+        return (*self.deletions, *(tombstone.deletion for tombstone in near if _covers(tombstone, clustering))) if near else self.deletions
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +237,7 @@ class SchemaLearner:
     def _of(self, keyspace: str) -> _Learnt:
         learnt = self._learnt.get(keyspace)
         if learnt is None:
-            facts = {table: self._facts.get((table, keyspace), _PartitionFacts()) for table in TRACKED}
+            facts = {table: _Facts.of(self._facts.get((table, keyspace), _PartitionFacts())) for table in TRACKED}
             learnt = self._learnt[keyspace] = _learn(keyspace, facts)
         return learnt
 
@@ -227,16 +258,15 @@ class _View:
     said of the life before, in case its end was never told.
     """
 
-    def __init__(self, facts: Mapping[str, _PartitionFacts], floor: int = NO_TIMESTAMP, bound: int | None = None) -> None:
+    def __init__(self, facts: Mapping[str, _Facts], floor: int = NO_TIMESTAMP, bound: int | None = None) -> None:
         self.facts = facts
         self.floor = floor
         self.bound = bound
 
     def rows(self, table: str, prefix: Clustering = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
         """(clustering as text, values of the live cells) of every row that is there and whose clustering begins with `prefix`."""
-        for clustering in sorted(self.facts[table].rows, key=_bytes):
-            values = self.row(table, clustering) if clustering[: len(prefix)] == prefix else {}
-            if values:
+        for clustering in self.facts[table].with_prefix(prefix):
+            if values := self.row(table, clustering):
                 yield _text(clustering), values
 
     def row(self, table: str, clustering: Clustering) -> dict[str, Any]:
@@ -245,10 +275,19 @@ class _View:
         facts = partition.rows.get(clustering)
         if facts is None:
             return {}
-        cells = tuple(cell for cell in facts.cells if self.floor < cell.timestamp and (self.bound is None or cell.timestamp <= self.bound))
-        row = Row(clustering, deletion=self._latest(facts.deletions), cells=cells)
-        row = settle_row(row, active=self._latest(partition.deletions_of(clustering)))
-        return {cell.column: _value(table, cell) for cell in row.cells if cell.value and not cell.is_tombstone}
+        floor, bound = self.floor, self.bound
+        for deletion in (*facts.deletions, *partition.deletions_of(clustering)):
+            if floor < deletion.marked_for_delete_at and (bound is None or deletion.marked_for_delete_at < bound):
+                floor = deletion.marked_for_delete_at
+        cells = [cell for cell in facts.cells if floor < cell.timestamp and (bound is None or cell.timestamp <= bound)]
+        settled = {cell.column: cell for cell in cells}
+        if len(settled) < len(cells):
+            settled = {cell.column: cell for cell in settle_row(Row(clustering, cells=tuple(cells))).cells}
+        return {
+            name: _decoded(table, name, cell.value)
+            for name, cell in settled.items()
+            if cell.value and (cell.ttl or cell.local_deletion_time == NO_DELETION_TIME)
+        }
 
     def told_at(self, table: str, clustering: tuple[str, ...]) -> int:
         """When a row that is there was last said anything of (µs)."""
@@ -271,13 +310,6 @@ class _View:
         cells = [cell for cell in self.facts[table].rows[clustering].cells if cell.value and not cell.is_tombstone]
         return {cell.column: _value(table, cell) for cell in sorted(cells, key=lambda cell: (cell.timestamp, cell.value))}
 
-    def _latest(self, deletions: Iterable[DeletionTime]) -> DeletionTime | None:
-        latest: DeletionTime | None = None
-        for deletion in deletions:
-            if self.bound is None or deletion.marked_for_delete_at < self.bound:
-                latest = merge_deletions(latest, deletion)
-        return latest
-
 
 @dataclass(frozen=True, slots=True)
 class _Life:
@@ -293,7 +325,7 @@ class _Life:
         return self.first <= timestamp and (self.last is None or timestamp <= self.last)
 
 
-def _learn(keyspace: str, facts: Mapping[str, _PartitionFacts]) -> _Learnt:
+def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
     now = _View(facts)
     found = _Learnt(None, {}, {}, frozenset(), {}, {})
     cdc_ever: set[UUID] = set()
@@ -345,7 +377,7 @@ def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering:
         left_out[".".join((keyspace, *_text(clustering)))] = error
 
 
-def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | None) -> Iterator[_Life]:
+def _lives(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Life]:
     """The lives of the table in that row: each id that was ever there, the living one without an end."""
     facts = partition.rows[clustering]
     said = [(cell.timestamp, UUID(bytes=cell.value)) for cell in facts.cells if cell.column == "id" and len(cell.value) == 16]
@@ -361,7 +393,7 @@ def _lives(partition: _PartitionFacts, clustering: Clustering, living: UUID | No
         yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest), replaced)
 
 
-def _whole_table(keyspace: str, source: str, clustering: Clustering, life: _Life, facts: Mapping[str, _PartitionFacts]) -> Table:
+def _whole_table(keyspace: str, source: str, clustering: Clustering, life: _Life, facts: Mapping[str, _Facts]) -> Table:
     """The table of that life. Raises SchemaError if its definition is not whole, and never was.
 
     A life may have ended before its row tells: a node that was away takes over what others have reconciled, where the CREATE of the next
@@ -376,11 +408,11 @@ def _whole_table(keyspace: str, source: str, clustering: Clustering, life: _Life
         raise
 
 
-def _ends_of_columns(columns: _PartitionFacts, clustering: Clustering, life: _Life) -> list[int]:
+def _ends_of_columns(columns: _Facts, clustering: Clustering, life: _Life) -> list[int]:
     """When columns of a table went before its life is known to have ended (µs), the latest first."""
     if life.last is None:
         return []
-    mine = {ck: facts for ck, facts in columns.rows.items() if ck[: len(clustering)] == clustering}
+    mine = {ck: columns.rows[ck] for ck in columns.with_prefix(clustering)}
     deletions = {deletion for ck, facts in mine.items() for deletion in (*facts.deletions, *columns.deletions_of(ck))}
     times = {deletion.marked_for_delete_at for deletion in deletions}
     return sorted((at for at in times if life.first <= at < life.last), reverse=True)
@@ -424,9 +456,9 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
     found: dict[str, Column] = {}
     places: dict[tuple[ColumnKind, int], tuple[int, str]] = {}
     for ck, values in view.rows("columns", clustering):
-        if not {"kind", "type"} <= values.keys():
+        if "kind" not in values or "type" not in values:
             continue
-        column = found[ck[1]] = _column(ck[1], values)
+        column = found[ck[1]] = _column(ck[1], values["kind"], values["type"], values.get("position", -1), values.get("clustering_order"))
         if column.position >= 0:
             told = view.told_at("columns", ck), column.name
             place = column.kind, column.position
@@ -444,10 +476,11 @@ def _contiguous(columns: tuple[Column, ...]) -> bool:
     return [column.position for column in columns] == list(range(len(columns)))
 
 
-def _column(name: str, values: Mapping[str, Any]) -> Column:
-    kind = _kind(name, values["kind"])
-    position = values.get("position", -1) if kind in ("partition_key", "clustering") else -1
-    return Column(name, kind, values["type"], position, str(values.get("clustering_order", "none")).lower() == "desc")
+@lru_cache(maxsize=16_384)
+def _column(name: str, kind_text: str, type_text: str, position: int, order: str | None) -> Column:
+    """Cached: the lives of a table that is made again and again have the same columns."""
+    kind = _kind(name, kind_text)
+    return Column(name, kind, type_text, position if kind in ("partition_key", "clustering") else -1, str(order).lower() == "desc")
 
 
 def _dropped(view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]) -> DroppedColumn:
@@ -500,7 +533,7 @@ def _decoded(table: str, column: str, value: bytes) -> Any:
 
 
 def _text(clustering: Clustering) -> tuple[str, ...]:
-    return tuple((value or b"").decode("utf-8", "surrogateescape") for value in clustering)
+    return tuple([(value or b"").decode("utf-8", "surrogateescape") for value in clustering])
 
 
 def _covers(tombstone: RangeTombstone, clustering: Clustering) -> bool:
@@ -516,8 +549,12 @@ def _compare(clustering: Clustering, bound: Bound) -> int:
     return (prefix > values) - (prefix < values)
 
 
+def _name(values: Clustering) -> bytes:
+    return (values[0] or b"") if values else b""
+
+
 def _bytes(values: Clustering) -> tuple[bytes, ...]:
-    return tuple(value or b"" for value in values)
+    return values if None not in values else tuple(value or b"" for value in values)  # type: ignore[return-value]
 
 
 # --- facts to JSON and back -------------------------------------------------------------------------------------------------------
