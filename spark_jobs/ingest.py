@@ -43,10 +43,10 @@ from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, sur
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Written, upsert
 from spark_jobs.touched import Touched
-from spark_jobs.unwritable import at_once, commit_each, unwritable, without_unwritable
+from spark_jobs.unwritable import at_once, commit_each, without_unwritable
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
-from writetime.batch import local
+from writetime.batch import local, pinned
 from writetime.batch.archive import released
 from writetime.batch.documents import (
     Accounting,
@@ -70,7 +70,7 @@ from writetime.batch.truncations import Purged
 from writetime.columns import why_not
 from writetime.commitlog.mutation import decode_mutation
 from writetime.config import PipelineConfig, load
-from writetime.errors import AccountingMismatch, BatchError, DecodeError, SchemaError, WritetimeError
+from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
 from writetime.join.order import dropped_columns
 from writetime.join.partition import MICROSECONDS
 from writetime.schema.learn import SchemaLearner
@@ -113,6 +113,8 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         raise BatchError(
             f"its base, batch {manifest.base}, is not sealed", operation="run a batch", obj=str(number), hint="Run that one first."
         )
+    if manifest.kind != "maintain":
+        config = pinned.configuration(store, manifest, config)
     spark = spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
         if manifest.kind == "maintain" and base is not None:
@@ -135,7 +137,8 @@ class Batch:
     dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending` those
     that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier attempt of
     the batch may have told of; `untold`, by name, those of which something has changed that the stream does not tell; `rows`, by name, how
-    many rows those have by now that were written to, None if nobody tells."""
+    many rows those have by now that were written to, None if nobody tells; `absent` are the segments that it goes without, and `additions`
+    how many verdicts were found after its first run (see `writetime.batch.pinned`)."""
 
     config: PipelineConfig
     store: Store
@@ -154,17 +157,23 @@ class Batch:
     untold: set[str] = field(default_factory=set)
     rows: dict[str, int | None] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
+    absent: frozenset[str] | None = None
+    additions: int = 0
     local: LocalDocument = field(default_factory=LocalDocument)
 
     def run(self) -> Sealed:
         surveyed = self._survey().persist()
+        self._pin_absent(surveyed)
         schema, captured = self._learn(surveyed)
+        # What is read again may be elsewhere by now, if another driver was faster.
+        self._expect_open()
         self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
         for reason in self.local.not_understood:
             log.error("a node's log not understood", batch=self.manifest.number, reason=reason)
         # Bodies of mutations go through once, and only what comes of them is kept.
         folded = self._fold(self._route(schema, captured), schema, captured).persist()
         self._account(surveyed, folded, schema)
+        self._expect_open()
         self._note_problems(surveyed, folded, schema)
         # Read twice for every table.
         events = self._typed_events(folded, schema, captured).persist()
@@ -188,9 +197,27 @@ class Batch:
 
     def _survey(self) -> DataFrame:
         """What the segments hold, and the mutations that teach."""
-        segments = self.manifest.segments
+        self.absent = pinned.absent(self.store, self.manifest)
+        segments = pinned.as_pinned(self.manifest.segments, self.absent)
         survey = surveyor(self.config.bucket, self.config.cluster.commitlog_keystore)
         return tasks(self.spark, segments, groups(segments), survey, SURVEY)
+
+    def _pin_absent(self, surveyed: DataFrame) -> None:
+        """Hold what is gone of the segments to what was gone when the batch first read them."""
+        problems = surveyed.filter("kind = 'problem'").select("segment", F.get_json_object("detail", "$.kind").alias("what"))
+        gone = {self.manifest.segments[row.segment].object for row in problems.filter("what = 'gone'").distinct().collect()}
+        if gone:
+            # Archived by now, if another driver was faster.
+            self._expect_open()
+        pinned.pin_absent(self.store, self.manifest, gone)
+        self.absent = frozenset(gone)
+
+    def _expect_open(self) -> None:
+        """BatchError if another driver has sealed the batch: nothing may be written for it any more."""
+        self._fence().check(self.manifest.number)
+
+    def _fence(self) -> Fence:
+        return Fence(self.store, self.manifest.cluster, self.additions)
 
     def _learn(self, surveyed: DataFrame) -> tuple[Schema, list[Table]]:
         """Fold what the log and the snapshots say of the schema into what was known, and keep it for the next batch."""
@@ -208,27 +235,35 @@ class Batch:
                 # Routing meets the same frame with the same error and quarantines it.
                 log.warning("schema change not understood", batch=self.manifest.number, **error.as_dict())
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
-        again = self.store.head(name) is not None
-        self.store.put(name, learner.to_json().encode())
+        try:
+            self.store.put(name, learner.to_json().encode(), if_generation=0)
+        except PreconditionFailed:
+            again, learner = True, read_schema(self.store, self.manifest.cluster, self.manifest.number)
+        else:
+            again = False
         schema = learner.schema()
         wanted = [table for table in schema.tables.values() if table.id in learner.cdc_ever and self._wanted(table)]
-        warehouse, rules = self._warehouse(), self.config.columns.rules
-        refused_before = {table.table_id: table.reason for table in unwritable(self.store, self.manifest)}
-
-        def reason(table: Table) -> str | None:
-            return refused_before.get(table.id) or why_not(table, schema, rules) or warehouse.why_not(table)
-
-        reasons = at_once(reason, wanted)
-        self.refused = {
-            table.id: RefusedTable(table=table.label, table_id=table.id, reason=reason)
-            for table, reason in zip(wanted, reasons, strict=True)
-            if reason
-        }
+        self.refused = self._refused(wanted, schema)
         captured = [table for table in wanted if table.id not in self.refused]
         if again:
             self.earlier = [table for table in schema.tables.values() if table.id in learner.cdc_ever]
         self._compare(known, schema, captured)
         return schema, sorted(captured, key=lambda table: (table.full_name, str(table.id)))
+
+    def _refused(self, wanted: list[Table], schema: Schema) -> dict[UUID, RefusedTable]:
+        """Those of the tables that the batch goes without: all its runs the same ones."""
+        warehouse, rules = self._warehouse(), self.config.columns.rules
+        known = pinned.verdicts(self.store, self.manifest).refused
+        asked = [table for table in wanted if table.id not in known]
+        reasons = at_once(lambda table: why_not(table, schema, rules) or warehouse.why_not(table), asked)
+        found = [
+            RefusedTable(table=table.label, table_id=table.id, reason=reason)
+            for table, reason in zip(asked, reasons, strict=True)
+            if reason
+        ]
+        verdicts = pinned.pin_verdicts(self.store, self.manifest, found)
+        self.additions = verdicts.additions
+        return {table.id: verdicts.refused[table.id] for table in wanted if table.id in verdicts.refused}
 
     def _shown(self, table: Table, schema: Schema) -> Table:
         """The table as the warehouse and all behind it see it."""
@@ -280,7 +315,7 @@ class Batch:
             self.config.cluster.commitlog_keystore,
             local.only(self.manifest, self.local),
         )
-        routed = tasks(self.spark, segments, groups(segments), packing(route), PACKED)
+        routed = tasks(self.spark, pinned.as_pinned(segments, self.absent), groups(segments), packing(route), PACKED)
         due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED)) for shard in self._due(captured)]
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
@@ -714,10 +749,9 @@ class Batch:
     def _warehouse(self) -> Warehouse:
         if self.config.catalog is None:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
-        fence = Fence(self.store, self.manifest.cluster)
         cells = self.config.events.shape == "cells"
         beside = self.manifest.namespace
-        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, cells=cells, beside=beside)
+        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, self._fence(), cells=cells, beside=beside)
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:

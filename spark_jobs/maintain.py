@@ -18,6 +18,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -43,7 +44,7 @@ from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.shelve import whole_hour
 from writetime.config import PipelineConfig, load
 from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
-from writetime.errors import BatchError, ObjectNotFound, WritetimeError
+from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
 from writetime.join import flat
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
@@ -328,10 +329,12 @@ def remove_before(store: Store, prefix: str, generation: int) -> int:
 
 
 def _carry_over(store: Store, cluster: str, base: int, number: int) -> None:
-    """What was learnt up to the base is what is known after this batch."""
-    store.put(names.batch_object(cluster, number, "schema"), store.read(names.batch_object(cluster, base, "schema")))
+    """What was learnt up to the base is what is known after this batch. Created only: a driver that is late changes nothing."""
     local = read_local(store, cluster, base).model_copy(update={"opened": [], "rereads": [], "not_understood": []})
-    store.put(names.batch_object(cluster, number, "local"), local.to_bytes())
+    known = {"schema": store.read(names.batch_object(cluster, base, "schema")), "local": local.to_bytes()}
+    for what, content in known.items():
+        with suppress(PreconditionFailed):
+            store.put(names.batch_object(cluster, number, what), content, if_generation=0)
 
 
 if __name__ == "__main__":

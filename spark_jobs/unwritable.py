@@ -19,8 +19,8 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from writetime import names
-from writetime.batch.documents import Manifest, RefusedTable, Sealed, Unwritable
+from writetime.batch.documents import Manifest, RefusedTable, Sealed
+from writetime.batch.pinned import VerdictAdded, add_verdict
 from writetime.schema.model import Table
 from writetime.store import Store
 
@@ -45,26 +45,22 @@ class UnwritableTable(Exception):
 
 
 def without_unwritable(run: Callable[[], Sealed], store: Store, manifest: Manifest, spark: SparkSession) -> Sealed:
-    """Run the batch; once more without each table that the warehouse refuses, which is noted for every later run of it."""
+    """Run the batch; once more without each table that the warehouse refuses, which is noted for all runs of it."""
+    found = set()
     while True:
         try:
             return run()
         except UnwritableTable as error:
-            known = unwritable(store, manifest)
-            if error.refused.table_id in {table.table_id for table in known}:
+            if error.refused.table_id in found:
                 raise
+            found.add(error.refused.table_id)
             log.error(
                 "table cannot be written, the batch goes on without it", batch=manifest.number, **error.refused.model_dump(mode="json")
             )
-            noted = Unwritable(tables=[*known, error.refused])
-            store.put(names.batch_object(manifest.cluster, manifest.number, "unwritable"), noted.to_bytes())
-            spark.catalog.clearCache()
-
-
-def unwritable(store: Store, manifest: Manifest) -> list[RefusedTable]:
-    """The tables that an earlier run of the batch found unwritable."""
-    noted = Unwritable.read(store, names.batch_object(manifest.cluster, manifest.number, "unwritable"))
-    return noted.tables if noted else []
+            add_verdict(store, manifest, error.refused)
+        except VerdictAdded as error:
+            log.warning("another run goes without a table, so does this one", batch=manifest.number, **error.as_dict())
+        spark.catalog.clearCache()
 
 
 def at_once(each: Callable[[_T], _R], several: list[_T]) -> list[_R]:

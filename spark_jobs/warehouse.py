@@ -34,6 +34,7 @@ from spark_jobs.pages import last_rows, told_rows
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from spark_jobs.scan import Batches
 from writetime.batch.pieces import Piece
+from writetime.batch.pinned import VerdictAdded, addition
 from writetime.batch.plan import read_sealed
 from writetime.config import WarehouseConfig
 from writetime.cql.names import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
@@ -124,17 +125,23 @@ QUARANTINE = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Holds a driver back that wakes up when another one has sealed its batch: what later batches wrote is not its to undo.
+    """Holds a driver back that wakes up when another one has sealed its batch: what later batches wrote is not its to undo. And one that
+    does not know of a table that another run of the batch goes without: it knows of as many `additions` to the verdicts.
 
     Later batches begin when this one is sealed. So a table that was loaded before the seal was looked at holds this batch and earlier ones
     only; and Iceberg refuses a commit to a table that has changed since it was loaded. Both together leave no gap."""
 
     store: Store
     cluster: str
+    additions: int = 0
 
     def check(self, batch: int) -> None:
         if read_sealed(self.store, self.cluster, batch) is not None:
             raise BatchError("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
+        if self.store.head(addition(self.cluster, batch, self.additions + 1)) is not None:
+            raise VerdictAdded(
+                "another run has found a table that cannot be written", operation="commit a batch", obj=str(batch), hint="Run it again."
+            )
 
 
 @dataclass(frozen=True, slots=True)

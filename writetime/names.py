@@ -8,8 +8,8 @@
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
     truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            what a node records of its TRUNCATEs, as it answered
     space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
-    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome; and
-                                                                          unwritable.json if the warehouse refused a table
+    batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
+    batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  what its first run decided (writetime.batch.pinned)
     clock/<cluster>                                                       written to see what time the store has
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, where there is no Kafka
     published/<cluster>.json                                              how far publishing is known to be
@@ -385,7 +385,7 @@ def batch_folder(cluster: str, number: int) -> str:
 
 
 def batch_object(cluster: str, number: int, what: str) -> str:
-    """`what` is manifest, schema, local, unwritable, sealed, archiver or archived."""
+    """`what` is manifest, schema, local, sealed, archiver or archived, or of `writetime.batch.pinned`."""
     return f"{batch_folder(cluster, number)}/{what}.json"
 
 

@@ -111,6 +111,12 @@ class SegmentInput(Document):
         tail = Tail(parts=[_pinned(part) for part in run], header=None if header is None else _pinned(header), after=after)
         return last.model_copy(update={"object": ref.growing, "size": run[-1].end - start, "tail": tail})
 
+    def as_absent(self) -> SegmentInput:
+        """The same of bytes that no object has: who reads it finds it gone."""
+        parts = [part.model_copy(update={"crc32c": -1}) for part in self.tail.parts] if self.tail else []
+        tail = self.tail.model_copy(update={"parts": parts}) if self.tail else None
+        return self.model_copy(update={"crc32c": -1, "tail": tail})
+
     @property
     def grows(self) -> bool:
         """Whether this is what is there of a segment that still grows."""

@@ -1,0 +1,64 @@
+"""Drivers of one batch that come late, or meet: nothing that is sealed changes, and all come to the same. Real Spark and Iceberg."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs import ingest
+from spark_jobs.session import spark_session
+from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, insert
+from writetime.batch import pinned
+from writetime.batch.archive import archive
+from writetime.batch.documents import RefusedTable
+from writetime.batch.plan import read_sealed
+from writetime.errors import BatchError
+
+REFUSED = RefusedTable(table="shop.orders", table_id=ORDERS.id, reason="another run found that it cannot be written")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_driver_that_wakes_after_seal_and_archive_changes_nothing(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(10)
+    manifest = ring.plan(100)
+    late = ingest.Batch(ring.config, ring.store, spark_session(ring.config, "late"), manifest, None)
+    sealed = ring.run(manifest)
+    archive(ring.store, CLUSTER, sealed.number)
+
+    def objects() -> dict[str, int]:
+        return {info.name: info.generation for info in ring.store.list("")}
+
+    before = objects()
+    late.spark = spark_session(ring.config, "late")
+    try:
+        with pytest.raises(BatchError, match="another driver has sealed it"):
+            late.run()
+    finally:
+        late.spark.stop()
+    assert objects() == before
+    assert read_sealed(ring.store, CLUSTER, 1) == sealed
+    assert (ring.current(), len(ring.events())) == ({(1, 1): {"name": 1}}, 1)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_verdict_that_another_run_adds_counts_from_the_next_commit_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(10)
+    manifest = ring.plan(100)
+    commit = ingest.Batch._commit_current
+
+    def beaten(self: ingest.Batch, *given: Any) -> None:
+        pinned.add_verdict(self.store, self.manifest, REFUSED)
+        commit(self, *given)
+
+    monkeypatch.setattr(ingest.Batch, "_commit_current", beaten)
+    sealed = ingest.run(ring.config, manifest.number)
+    assert (sealed.refused, sealed.events, len(sealed.held)) == ([REFUSED], 0, 1)
+    assert ring.events() == [], "what was told before is taken back"
