@@ -48,7 +48,7 @@ from writetime.batch.plan import history, node_addresses
 from writetime.bootstrap.run import Run
 from writetime.commitlog import cells
 from writetime.commitlog.keystore import Keystore
-from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.own import decode_own
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.config import PipelineConfig, load
 from writetime.errors import ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError
@@ -253,8 +253,8 @@ class Audit:
         """The ring's nodes, by what shippers said of them, what their own logs say, and what these say of the others."""
         facts: dict[str, LocalFacts] = defaultdict(LocalFacts)
         for row in told:
-            mutation = decode_mutation(bytes(row["digest"]), Schema(tables=TABLES), version=segments[row["segment"]].ref.segment.version)
-            facts[row["node"]].apply(mutation)
+            version = segments[row["segment"]].ref.segment.version
+            facts[row["node"]].apply(decode_own(bytes(row["digest"]), version=version).mutation)
         members: dict[str, Member] = {}
         for told_by in facts.values():
             for peer in told_by.peers:

@@ -68,7 +68,7 @@ from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
 from writetime.batch.report import batch_text
 from writetime.batch.truncations import Purged
 from writetime.columns import why_not
-from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.own import decode_own
 from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
 from writetime.join.order import dropped_columns
@@ -76,7 +76,7 @@ from writetime.join.partition import MICROSECONDS
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
-from writetime.schema.system import SCHEMA_TABLES, TABLES
+from writetime.schema.system import SCHEMA_TABLES
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
@@ -227,13 +227,17 @@ class Batch:
             self._apply_snapshot(learner, name)
         ddl = surveyed.filter("kind = 'schema'").select("segment", "body")
         versions = _versions(self.manifest.segments)
-        cassandras_own = Schema(tables=TABLES)
+        later: set[str] = set()
         for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl.toLocalIterator()}):
             try:
-                learner.apply(decode_mutation(body, cassandras_own, version=version))
+                own = decode_own(body, version=version)
+                learner.apply(own.mutation)
+                later.update(own.unknown)
             except DecodeError as error:
                 # Routing meets the same frame with the same error and quarantines it.
                 log.warning("schema change not understood", batch=self.manifest.number, **error.as_dict())
+        if later:
+            log.warning("schema has what this version does not know", batch=self.manifest.number, unknown=sorted(later))
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         try:
             self.store.put(name, learner.to_json().encode(), if_generation=0)

@@ -37,12 +37,13 @@ from writetime.batch.documents import Mark, PartInput, SegmentInput, Tail
 from writetime.commitlog import cells
 from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.own import decode_own, is_schema_change, may_be_own
 from writetime.commitlog.sections import Place
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.commitlog.vint import read_unsigned
 from writetime.errors import BatchError, DecodeError, MalformedMutation, ObjectNotFound, SegmentError, UnknownTable, WritetimeError
 from writetime.schema.model import Schema
-from writetime.schema.system import LOCAL, SCHEMA_TABLES
+from writetime.schema.system import LOCAL, SCHEMA_TABLES, TABLES
 from writetime.store import Store, open_store
 from writetime.store.checksum import crc32c
 
@@ -393,7 +394,10 @@ def _survey(segment: _Segment) -> Iterator[dict[str, Any]]:
     frames = segment.frames
     teaching = {code: kind for code, table_id in enumerate(segment.tables) if (kind := _teaches(table_id))}
     for at in np.flatnonzero(np.isin(frames.table, list(teaching))).tolist():
-        yield _surveyed(teaching[int(frames.table[at])], segment.number, int(frames.position[at]), segment.body(at), None)
+        body, kind = segment.body(at), teaching[int(frames.table[at])]
+        if kind == "perhaps" and not is_schema_change(body):
+            continue
+        yield _surveyed("schema" if kind == "perhaps" else kind, segment.number, int(frames.position[at]), body, None)
     size = len(segment.tables)
     numbers = [np.bincount(frames.table, weights=each, minlength=size) for each in (None, frames.updates, frames.updates == 1)]
     tables = {str(table_id): [int(column[code]) for column in numbers] for code, table_id in enumerate(segment.tables)}
@@ -402,7 +406,10 @@ def _survey(segment: _Segment) -> Iterator[dict[str, Any]]:
 
 
 def _teaches(table_id: UUID) -> str | None:
-    return "schema" if table_id in SCHEMA_TABLES else "local" if table_id == LOCAL.id else None
+    """The kind of a frame by its first table: `perhaps` if that may be one of a later Cassandra's own."""
+    if table_id in SCHEMA_TABLES or table_id == LOCAL.id:
+        return "local" if table_id == LOCAL.id else "schema"
+    return "perhaps" if table_id not in TABLES and may_be_own(table_id) else None
 
 
 def _problem(segment: int, kind: str, position: int, body: bytes, message: str) -> dict[str, Any]:
@@ -540,7 +547,10 @@ class _Task:
         found: dict[int, dict[UUID, int] | WritetimeError] = {}
         version = self.routes.versions[segment.number]
         for chunk in cells.decode(segment.image, places, self.routes.schema, version=version):
-            found |= {failure.frame.position: failure.error for failure in chunk.failures}
+            for failure in chunk.failures:
+                place = failure.frame
+                body = segment.image[place.body_offset : place.body_offset + place.body_length]
+                found[place.position] = _read_past(body, version) or failure.error
             ids = [UUID(bytes=table_id) for table_id in chunk.updates["table"].dictionary.to_pylist()]
             for position, code in zip(chunk.updates["position"].to_pylist(), chunk.updates["table"].indices.to_pylist(), strict=True):
                 tables = found.setdefault(position, {})
@@ -629,6 +639,14 @@ _NOTHING: tuple[Ints, Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64
 
 def _digest(body: bytes | memoryview) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+
+
+def _read_past(body: bytes, version: int) -> dict[UUID, int] | None:
+    """The tables of a schema change that only a later Cassandra's schema describes in full, with the number of their updates."""
+    try:
+        return dict(Counter(decode_own(body, version=version).tables)) if is_schema_change(body) else None
+    except DecodeError:
+        return None
 
 
 def _detail(error: WritetimeError, first: UUID) -> dict[str, str]:

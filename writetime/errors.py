@@ -165,7 +165,12 @@ class UnknownTable(DecodeError):
 
 
 class UnknownColumn(DecodeError):
-    """The schema in force lacks a column that the mutation names."""
+    """The schema in force lacks a column that the mutation names: `column`, and whether it is `static`."""
+
+    def __init__(self, message: str, *, column: str = "", static: bool = False, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self.column = column
+        self.static = static
 
 
 class MalformedMutation(DecodeError):

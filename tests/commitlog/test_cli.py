@@ -17,6 +17,7 @@ import pytest
 
 from tests.commitlog import packed
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_BODY, STATICS_TABLE, TTL_FRAME, TTL_TABLE, body_of, delete_range, insert
+from tests.commitlog.test_own import later
 from tests.schema.examples import change, column_row, create_keyspace, create_table, schema_row, table_rows
 from writetime import archived, cli
 from writetime.commitlog.encode import encode_mutation, encode_segment
@@ -207,13 +208,23 @@ def test_frames_that_do_not_decode_are_told_on_stderr_alone(run: Run, tmp_path: 
 def test_a_missing_schema_does_not_bury_the_rest(run: Run, tmp_path: Path) -> None:
     path = write(tmp_path, 1, [DDL[0], *[body_of(TTL_FRAME)] * 9, STATICS_BODY])
     code, out, err = run("dump", "--json", path)
-    assert (code, out) == (0, "")
+    assert (code, out) == (3, "")  # Nothing decodes: that is no answer.
     assert [str(TTL_TABLE.id) in line for line in err.splitlines()] == [True, True, True, False, True, False, False]
     assert f"6 more: UnknownTable: no schema is known for table id {TTL_TABLE.id}" in err
     assert "--schema" in err
     assert err.splitlines()[-1].endswith("not decoded: 10")
     (found,) = lines(run("verify", "--json", path)[1])
     assert len(found["undecoded"]) == 10
+
+
+def test_what_a_later_cassandra_has_in_its_schema_is_named_once(run: Run, tmp_path: Path) -> None:
+    told = [later(create_table(table, at), {"lane": "text"}) for at, table in enumerate((CAPTURED, STATICS_TABLE), T)]
+    write(tmp_path, 1, [DDL[0], DDL[1], *told, body(insert(1, "a"))])
+    code, out, err = run("dump", "--json", tmp_path)
+    assert (code, len(lines(out))) == (0, 1)
+    (named,) = [line for line in err.splitlines() if "lane" in line]
+    assert named.startswith("of a later Cassandra, read past: system_schema.columns.lane, ")
+    assert "lane" in run("schema", tmp_path)[2]
 
 
 def test_long_values_are_cut_for_people_alone(run: Run, tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from spark_jobs import scan
 from spark_jobs.scan import GROUP_BYTES, ROUTED, SEGMENTS, SMALL_GROUP_BYTES, SURVEY, Routes, groups, router, surveyor
 from tests.commitlog.packed import COMPRESSORS, repack
+from tests.commitlog.test_own import later, unknown_table
 from tests.ring import packed
 from tests.ring.recording import Recording
+from tests.schema.examples import create_table
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
 from writetime import archived, names
@@ -29,7 +31,7 @@ from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.vint import write_unsigned
 from writetime.errors import BatchError
-from writetime.model import Mutation, PartitionUpdate
+from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.schema.system import LOCAL, SCHEMA_TABLES, TABLES, system_table_id
@@ -274,6 +276,24 @@ def test_any_order_and_any_duplication(data: st.DataObject, tmp_path_factory: py
     cut = data.draw(st.integers(0, len(segments)))
     tasks = [range(cut), range(cut, len(segments))]
     check(bucket, bucket.routes(SCHEMA, captured=captured, refused=dict.fromkeys(refused, "no")), tasks)
+
+
+def test_schema_changes_of_a_later_cassandra_are_routed_as_what_they_are(tmp_path: Path) -> None:
+    """Nothing of them is quarantined, and every update of them is accounted for, be the unknown table the first one or not."""
+    table = unknown_table("labels", 1)
+    labelled = PartitionUpdate(
+        table.id, ORDERS.keyspace.encode(), rows=(Row((b"orders",), Liveness(1), cells=(Cell("rank", 1, bytes(4)),)),)
+    )
+    told = create_table(ORDERS, 1_700_000_000_000_000)
+    both = Schema(tables={**SCHEMA_TABLES, table.id: table})
+    changes = [later(told, {"lane": "int"}), *bodies(Mutation((labelled, *told.updates)), Mutation((*told.updates, labelled)), schema=both)]
+    bucket = Bucket(tmp_path, segments_of(changes))
+    surveyed = bucket.surveyed()
+    assert sorted(row["body"] for row in surveyed if row["kind"] == "schema") == sorted(changes)
+    routed = bucket.routed(bucket.routes(Schema(tables={**TABLES, ORDERS.id: ORDERS}), captured=[ORDERS.id]))
+    assert {row["kind"] for row in routed} == {"not_ours", "parsed"}
+    (done,) = [json.loads(row["detail"]) for row in surveyed if row["kind"] == "done"]
+    assert sum(row["updates"] for row in routed if row["kind"] == "not_ours") == done["updates"] == 3 * len(told.updates) + 2
 
 
 @pytest.mark.parametrize("packing", list(COMPRESSORS))

@@ -12,12 +12,12 @@ from writetime.batch.documents import Ending, LedgerEntry, Problem, SegmentInput
 from writetime.batch.plan import history, read_schema
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.own import decode_own, is_schema_change
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTable
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.schema.snapshot import parse as parse_snapshot
-from writetime.schema.system import SCHEMA_TABLES, TABLES
 from writetime.store import Store
 
 
@@ -78,8 +78,8 @@ def _undecodable(found: Scan, learner: SchemaLearner) -> list[Problem]:
         body = found.body(frame)
         try:
             count, table_id, _ = peek(body)
-            if table_id in SCHEMA_TABLES:
-                learner.apply(decode_mutation(body, Schema(tables=TABLES), version=version))
+            if is_schema_change(body):
+                learner.apply(decode_own(body, version=version).mutation)
             else:
                 peeked.append((frame, body, count, table_id))
         except DecodeError as error:

@@ -36,11 +36,10 @@ from writetime.batch.documents import (
 from writetime.batch.logs_in import ends_after, node_ends
 from writetime.batch.plan import read_manifest
 from writetime.batch.truncations import Cut, Cuts, Interval, Purged, Source, Truncate, cuts_by_table
-from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.own import decode_own
 from writetime.errors import BatchError, DecodeError, ObjectNotFound, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
-from writetime.schema.model import Schema, Table
-from writetime.schema.system import TABLES
+from writetime.schema.model import Table
 from writetime.store import Store
 
 CLOCKS: Final = timedelta(hours=1)
@@ -137,12 +136,11 @@ def learn(
     """The records known, those in the log and, by host id, those that nodes gave as `answers`; and of mutations that cannot be read,
     why and of whom: no other node's records wait for them."""
     facts = {segment.ref.node.host_id: LocalFacts() for segment in segments}
-    cassandras_own = Schema(tables=TABLES)
     not_understood = []
     for index, body in told:
         ref = segments[index].ref
         try:
-            facts[ref.node.host_id].apply(decode_mutation(body, cassandras_own, version=ref.segment.version))
+            facts[ref.node.host_id].apply(decode_own(body, version=ref.segment.version).mutation)
         except DecodeError as error:
             not_understood.append(f"{segments[index].object}: {error}")
     found = {host: set(noted) for host, noted in _truncations(known.truncations).items()}

@@ -110,7 +110,7 @@ def dump(
 
     Without --all-tables only updates of tables that have or had cdc are shown. What cannot be read or decoded is told on stderr, with
     its place. Code 0: all was shown, but for what stderr tells. 1: a file cannot be read at all. 2: wrong usage. 3: with --strict,
-    something is damaged or does not decode.
+    something is damaged or does not decode; without it, nothing decodes at all.
     """
     from writetime.columns import Hiding, Rules
     from writetime.commitlog.dump import Failure
@@ -124,17 +124,19 @@ def dump(
     selection = select(known, cdc_ever, tables=table or (), keys=key or (), all_tables=all_tables)
     show = shower(known, cdc_ever, as_json=as_json)
     hiding = Hiding(Rules() if config is None or unmasked else _rules(config), known)
-    shown = 0
+    decoded_any, shown = False, 0
     for each, found in log.scans():
         for frame, decoded in log.decode(each, found, known, None if selection.is_everything else selection):
             if isinstance(decoded, Failure):
                 log.failed(each, decoded)
-            elif (visible := hiding.mutation(decoded)) is not None:
+                continue
+            decoded_any = True
+            if (visible := hiding.mutation(decoded)) is not None:
                 shown += 1
                 show(each.name, found, frame, visible)
     show.flush()
     log.tell(f"mutations: {shown}", selection.left_out_as_text(), hiding.told())
-    log.end(strict=strict)
+    log.end(strict=strict, nothing=not decoded_any)
 
 
 @_command(cut_short=UNREADABLE)
@@ -197,6 +199,7 @@ def schema(
     for each, found in log.scans():
         for failure in lessons.take(each, found):
             log.failed(each, failure)
+    log.unknown |= lessons.unknown
     log.tell_left_out()
     log.tell_more()
     sys.stdout.write(lessons.as_json(system=all_tables) if as_json else lessons.as_text(system=all_tables))

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from writetime.commitlog.encode import column_order
 from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.own import COMPUTED, decode_own, is_schema_change
 from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.errors import DecodeError, SchemaError, UnknownTable
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
@@ -58,7 +59,7 @@ def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | N
         for frame, decoded in decode(found, known):
             if not isinstance(decoded, Failure):
                 yield lines.line(found, frame, decoded)
-            elif peek(found.body(frame))[1] not in SCHEMA_TABLES:
+            elif not is_schema_change(found.body(frame)):
                 yield decoded
 
 
@@ -73,18 +74,21 @@ def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
     return failures
 
 
-def mutations_of(found: Scan, tables: Mapping[UUID, Table]) -> Iterator[tuple[Frame, Mutation | Failure]]:
-    """The mutations whose first update is of one of Cassandra's own `tables`, decoded with nothing but these."""
-    schema, ids, image = Schema(tables=dict(tables)), {table_id.bytes for table_id in tables}, found.image
+def mutations_of(found: Scan, tables: Mapping[UUID, Table], unknown: set[str] | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
+    """The mutations whose first update is of one of Cassandra's own `tables`. `unknown` takes the names of what was read past in them."""
+    ids, image = {table_id.bytes for table_id in tables}, found.image
     for frame in found.frames:
         at = frame.body_offset
         # Behind a count of one byte the id of the first table stands; hardly any frame gets beyond this line.
-        if image[at] < 0x80 and image[at + 1 : at + 17] not in ids:
+        if image[at] < 0x80 and image[at + 1 : at + 17] not in ids and (image[at] == 1 or image[at + 7] >> 4 != COMPUTED):
             continue
         body = found.body(frame)
         try:
-            if peek(body)[1] in tables:
-                yield frame, decode_mutation(body, schema, version=found.descriptor.version)
+            if peek(body)[1] in tables or is_schema_change(body):
+                own = decode_own(body, version=found.descriptor.version)
+                if unknown is not None:
+                    unknown.update(own.unknown)
+                yield frame, own.mutation
         except DecodeError as error:
             yield frame, Failure(frame, error)
 
@@ -106,7 +110,9 @@ def decode(
                     continue
             mutation = decode_mutation(body, schema, version=found.descriptor.version)
         except (DecodeError, SchemaError) as error:
-            again = None if then is None or isinstance(error, UnknownTable) else _decode_or_none(found, frame, then(frame))
+            again = _own_or_none(body, found.descriptor.version)
+            if again is None and then is not None and not isinstance(error, UnknownTable):
+                again = _decode_or_none(found, frame, then(frame))
             if again is None:
                 yield frame, Failure(frame, error)
                 continue
@@ -115,6 +121,14 @@ def decode(
             mutation = Mutation(tuple(update for update in mutation.updates if wanted(update.table_id, update.key)))
         if mutation.updates:
             yield frame, mutation
+
+
+def _own_or_none(body: bytes, version: int) -> Mutation | None:
+    """A schema change of a later Cassandra, without what is unknown in it."""
+    try:
+        return decode_own(body, version=version).mutation if is_schema_change(body) else None
+    except DecodeError:
+        return None
 
 
 def _decode_or_none(found: Scan, frame: Frame, schema: Schema) -> Mutation | None:

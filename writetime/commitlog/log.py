@@ -68,6 +68,7 @@ class Log:
         self.engine = _engine(options.engine, small=self.small)
         self.unreadable: list[Unreadable] = []
         self.lost = self.undecoded = 0
+        self.unknown: set[str] = set()
         self._reasons: Counter[tuple[type[WritetimeError], str, str]] = Counter()
         self._timelines: dict[str, Timeline] = {}
         self._told: set[tuple[str, object]] = set()
@@ -80,7 +81,7 @@ class Log:
         base = self.learner.to_json()
         for each, found in self.scans():
             timeline = self._timelines.setdefault(each.node, Timeline(SchemaLearner.from_json(base)))
-            for frame, told in mutations_of(found, SCHEMA_TABLES):
+            for frame, told in mutations_of(found, SCHEMA_TABLES, self.unknown):
                 if isinstance(told, Failure):
                     self.failed(each, told)
                 else:
@@ -94,9 +95,11 @@ class Log:
         return decode(found, schema, wanted, lambda frame: timeline.at((each.order, frame.position)))
 
     def tell_left_out(self) -> None:
-        """Name the tables and types that there are facts of, but no whole definition."""
+        """Name the tables and types that there are facts of, but no whole definition, and what a later Cassandra has in its schema."""
         for name, error in self.learner.left_out.items():
             self.say(f"{name} is left out of the schema: {error.message}{_hint(error)}")
+        if self.unknown:
+            self.say(f"of a later Cassandra, read past: {', '.join(sorted(self.unknown))}")
 
     def narrow(self, at: str | None) -> tuple[int, int] | None:
         """Keep what a node's log holds up to SEGMENT:POSITION; (id, position). ConfigError if no segment, or more than one, is meant."""
@@ -164,11 +167,11 @@ class Log:
         if any(issubclass(kind, UnknownTable | UnknownColumn) for kind, _, _ in self._reasons):
             self.say("The schema they lack can be given as --schema FILE: a snapshot, or what a batch learnt")
 
-    def end(self, *, strict: bool) -> None:
-        """Leave with the code that fits what was met."""
+    def end(self, *, strict: bool, nothing: bool = False) -> None:
+        """Leave with the code that fits what was met. `nothing`: no frame was decoded, which is no answer if there were any."""
         if self.unreadable:
             raise typer.Exit(UNREADABLE)
-        if strict and (self.lost or self.undecoded):
+        if (strict or nothing) and (self.lost or self.undecoded):
             raise typer.Exit(UNDECODED)
 
     def _scan(self, each: Input) -> Scan | None:

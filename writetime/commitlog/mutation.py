@@ -239,6 +239,8 @@ class _Reader:
             if column is None:
                 raise UnknownColumn(
                     f"the schema in force has no {'static' if static else 'regular'} column {name!r}",
+                    column=name,
+                    static=static,
                     operation="decode a mutation",
                     obj=self.shape.table.full_name,
                     position=start,

@@ -36,11 +36,12 @@ class Lessons:
         self.last = last
         self.changes: list[tuple[str, Change]] = []
         self.nodes: dict[str, LocalFacts] = {}
+        self.unknown: set[str] = set()
 
     def take(self, each: Input, found: Scan) -> Iterator[Failure]:
         """Learn from one segment; gives what could not be decoded."""
         node = self.nodes.setdefault(each.node, LocalFacts())
-        for frame, told in mutations_of(found, _TAUGHT_BY):
+        for frame, told in mutations_of(found, _TAUGHT_BY, self.unknown):
             if self.last is not None and (found.descriptor.id, frame.position) > self.last:
                 return
             if isinstance(told, Failure):

@@ -1,4 +1,4 @@
-"""Cassandra's own tables, known without asking: `system_schema` and `system`, as the union of what 3.11 to 5.0 have.
+"""Cassandra's own tables, known without asking: `system_schema` and `system`, as the union of what 3.11 to 6.0 have.
 
 Every node's log holds mutations of them, and they can be recognised anywhere because their ids are computed: UUIDv3 of keyspace name and
 table name without a namespace (SystemKeyspace, SchemaKeyspace: TableId.forSystemTable). Since an update names its own columns, one union
@@ -31,11 +31,12 @@ _TABLE_OPTIONS = """
     compression frozen<map<text, text>>, bloom_filter_fp_chance double, crc_check_chance double, read_repair_chance double,
     dclocal_read_repair_chance double, min_index_interval int, max_index_interval int, memtable_flush_period_in_ms int,
     speculative_retry text, additional_write_policy text, read_repair text, memtable text, allow_auto_snapshot boolean,
-    incremental_backups boolean
+    incremental_backups boolean, fast_path frozen<map<text, text>>, auto_repair frozen<map<text, text>>
 """
 
 _SYSTEM_SCHEMA = f"""
-keyspaces         | keyspace_name text | | durable_writes boolean, replication frozen<map<text, text>>
+keyspaces         | keyspace_name text | | durable_writes boolean, replication frozen<map<text, text>>,
+                    fast_path frozen<map<text, text>>
 tables            | keyspace_name text | table_name text | {_TABLE_OPTIONS}
 views             | keyspace_name text | view_name text
                   | base_table_id uuid, base_table_name text, where_clause text, include_all_columns boolean, {_TABLE_OPTIONS}
