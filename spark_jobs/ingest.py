@@ -73,7 +73,9 @@ from writetime.config import PipelineConfig, load
 from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
 from writetime.join.order import dropped_columns
 from writetime.join.partition import MICROSECONDS
+from writetime.model import Mutation
 from writetime.schema.learn import SchemaLearner
+from writetime.schema.local import Truncation
 from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
 from writetime.schema.system import SCHEMA_TABLES
@@ -138,7 +140,8 @@ class Batch:
     that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier attempt of
     the batch may have told of; `untold`, by name, those of which something has changed that the stream does not tell; `rows`, by name, how
     many rows those have by now that were written to, None if nobody tells; `absent` are the segments that it goes without, and `additions`
-    how many verdicts were found after its first run (see `writetime.batch.pinned`)."""
+    how many verdicts were found after its first run (see `writetime.batch.pinned`); `drops` are the tables that a schema change drops, and
+    when, by its version and bytes."""
 
     config: PipelineConfig
     store: Store
@@ -160,6 +163,7 @@ class Batch:
     absent: frozenset[str] | None = None
     additions: int = 0
     local: LocalDocument = field(default_factory=LocalDocument)
+    drops: dict[tuple[int, bytes], dict[UUID, int]] = field(default_factory=dict)
 
     def run(self) -> Sealed:
         surveyed = self._survey().persist()
@@ -167,7 +171,7 @@ class Batch:
         schema, captured = self._learn(surveyed)
         # What is read again may be elsewhere by now, if another driver was faster.
         self._expect_open()
-        self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured)
+        self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured, self._drops(surveyed))
         for reason in self.local.not_understood:
             log.error("a node's log not understood", batch=self.manifest.number, reason=reason)
         # Bodies of mutations go through once, and only what comes of them is kept.
@@ -228,14 +232,17 @@ class Batch:
         ddl = surveyed.filter("kind = 'schema'").select("segment", "body")
         versions = _versions(self.manifest.segments)
         later: set[str] = set()
+        understood: dict[tuple[int, bytes], Mutation] = {}
         for version, body in sorted({(versions[row.segment], bytes(row.body)) for row in ddl.toLocalIterator()}):
             try:
                 own = decode_own(body, version=version)
                 learner.apply(own.mutation)
+                understood[version, body] = own.mutation
                 later.update(own.unknown)
             except DecodeError as error:
                 # Routing meets the same frame with the same error and quarantines it.
                 log.warning("schema change not understood", batch=self.manifest.number, **error.as_dict())
+        self.drops = {key: drops for key, mutation in understood.items() if (drops := learner.drops(mutation))}
         if later:
             log.warning("schema has what this version does not know", batch=self.manifest.number, unknown=sorted(later))
         name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
@@ -308,6 +315,17 @@ class Batch:
     def _told(self, surveyed: DataFrame) -> Iterator[tuple[int, bytes]]:
         for row in surveyed.filter("kind = 'local'").select("segment", "body").toLocalIterator():
             yield row.segment, bytes(row.body)
+
+    def _drops(self, surveyed: DataFrame) -> dict[str, set[Truncation]]:
+        """Where the nodes' logs drop tables, by host id."""
+        if not self.drops:
+            return {}
+        found: dict[str, set[Truncation]] = defaultdict(set)
+        for row in surveyed.filter("kind = 'schema'").select("segment", "position", "body").toLocalIterator():
+            ref = self.manifest.segments[row.segment].ref
+            for table_id, at in self.drops.get((ref.segment.version, bytes(row.body)), {}).items():
+                found[ref.node.host_id].add(Truncation(at // 1000, table_id, ref.segment.id, row.position, at))
+        return found
 
     def _route(self, schema: Schema, captured: list[Table]) -> DataFrame:
         """Mutations of captured tables, and a row for each shard in which something may have expired."""

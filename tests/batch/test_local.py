@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -20,6 +20,7 @@ from writetime.batch.shelve import pack, to_pack
 from writetime.commitlog.encode import encode_mutation
 from writetime.errors import BatchError
 from writetime.model import Cell, Mutation, PartitionUpdate, Row
+from writetime.schema.local import Truncation
 from writetime.schema.model import Schema, Table
 from writetime.schema.system import LOCAL, TABLES
 from writetime.store import open_store
@@ -55,6 +56,7 @@ class Ring:
     told: dict[str, list[bytes]] = field(default_factory=dict)
     batches: list[tuple[Manifest, LocalDocument]] = field(default_factory=list)
     captured: Sequence[Table] = (ORDERS, ITEMS)
+    drops: dict[str, dict[str, set[Truncation]]] = field(default_factory=dict)
 
     def ref(self, node: str, segment: int) -> names.SegmentRef:
         return names.SegmentRef(names.NodeName(CLUSTER, "dc1", node), names.SegmentName(id=segment, version=7))
@@ -64,6 +66,11 @@ class Ring:
         name = self.ref(node, segment).incoming
         self.store.put(name, f"{node} {segment}".encode(), metadata={"sealed_at": minute(at).isoformat(), "ending": ending})
         self.told[f"{node} {segment}"] = list(local)
+
+    def dropped(self, node: str, segment: int, position: int, at: float) -> None:
+        """The segment has the DROP of ORDERS, of that minute, at that place."""
+        record = Truncation(ms(at), ORDERS.id, segment, position, ms(at) * 1000)
+        self.drops.setdefault(f"{node} {segment}", {}).setdefault(node, set()).add(record)
 
     def part(self, node: str, segment: int, start: int, end: int, at: float, *local: bytes) -> str:
         """Of a segment that grows, bytes [start, end), synced at that minute."""
@@ -84,7 +91,11 @@ class Ring:
 
     def run(self, manifest: Manifest, *, bad: str = "") -> LocalDocument:
         base = Sealed.read(self.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
-        document = settle(self.store, manifest, base, self.rows(manifest), self.captured)
+        drops: dict[str, set[Truncation]] = {}
+        for segment in manifest.segments:
+            for node, records in self.drops.get(f"{segment.ref.node.host_id} {segment.ref.segment.id}", {}).items():
+                drops.setdefault(node, set()).update(records)
+        document = settle(self.store, manifest, base, self.rows(manifest), self.captured, drops)
         lives = {str(table_id): life.generation for table_id, life in document.generations.items()}
         sealed = Sealed(
             number=manifest.number,
@@ -329,6 +340,40 @@ def test_a_life_that_is_over_opens_nothing_and_is_cut(ring: Ring) -> None:
     document = ring.batch()
     assert document.opened == []
     assert cuts(document, ring.batches[-1][0].segments).gone(ORDERS.id.bytes, 0, 70, 2**62)
+
+
+def test_a_dropped_id_that_is_created_again_in_one_batch_is_another_generation(ring: Ring) -> None:
+    ring.ship("a", 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 10)
+    ring.dropped("a", 2, 500, 5)
+    ring.dropped("a", 2, 900, 5)
+    document = ring.batch()
+    assert (document.opened, document.generations[ORDERS.id].generation) == ([ORDERS.id], 1)
+    cut = cuts(document, all_segments(*ring.batches[-1]))
+    assert cut.gone(ORDERS.id.bytes, 0, 500, ms(6) * 1000)
+    # What the node was told again does not count: by then the table may be there.
+    assert not cut.gone(ORDERS.id.bytes, 0, 501, ms(1) * 1000)
+
+
+def test_a_dropped_id_that_is_created_again_in_a_later_batch_is_another_generation(ring: Ring) -> None:
+    ring.ship("a", 1, 1)
+    ring.ship("b", 1, 1)
+    ring.batch()
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(5) * 1000), ITEMS)
+    for node in "ab":
+        ring.ship(node, 2, 10)
+        ring.dropped(node, 2, 500, 5)
+    document = ring.batch()
+    assert (document.truncations, document.opened) == ({}, [])
+    assert not cuts(document, all_segments(*ring.batches[-1])).gone(ORDERS.id.bytes, 0, 400, 1)
+    ring.captured = (ORDERS, ITEMS)
+    ring.ship("a", 3, 20)
+    document = ring.batch()
+    assert document.opened == [ORDERS.id]
+    assert reread(document) == {"a 2": {7: 500}, "b 2": {7: 500}}
+    ring.ship("b", 3, 20)
+    assert ring.batch().opened == []
 
 
 def test_a_table_that_is_not_captured_opens_nothing(ring: Ring) -> None:

@@ -372,3 +372,18 @@ def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
     tables = learner.schema().tables
     assert process_time() - started < 0.6  # 0.1 s on a machine of its own; it was 19 s when every table looked at the rows of all
     assert sum(table.dropped and len(table.columns) == 20 for table in tables.values()) == 800
+
+
+def test_which_tables_a_mutation_drops() -> None:
+    again = replace(TABLE, columns={**TABLE.columns, "w": Column("w", "regular", "int")})
+    create, drop, anew = create_table(TABLE, T), change("k", tables=[deleted_row(("t",), T + 100)]), create_table(again, T + 200)
+    other = create_table(replace(TABLE, id=OTHER), T + 400)
+    learner = learnt([create_keyspace("k", T - 1), create, drop, anew])
+    assert learner.schema().tables[ID].columns.keys() == again.columns.keys()
+    learner.apply(other)
+    assert [learner.drops(each) for each in (create, drop, anew, other)] == [{}, {ID: T + 100}, {}, {}]
+    # As a node passes on what it has: the DROP is in it, and the table that came after it.
+    both = change("k", tables=[replace(deleted_row(("t",), T + 100), cells=anew.updates[-1].rows[0].cells)])
+    assert learner.drops(both) == {}
+    assert learner.drops(drop_keyspace("k", T + 300)) == {ID: T + 300}
+    assert learner.drops(drop_keyspace("k", T + 500)) == {OTHER: T + 500}

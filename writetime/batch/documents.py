@@ -392,6 +392,9 @@ class LocalDocument(Document):
     Generations are those that any batch so far has opened; `opened` lists the tables of this one."""
 
     truncations: dict[str, list[TruncationRecord]] = Field(default={}, description="By host id.")
+    drops: dict[str, list[TruncationRecord]] = Field(
+        default={}, description="By host id: where the node's log has the DROP of a table, which is a TRUNCATE if its id is created again."
+    )
     generations: dict[UUID, Opening] = {}
     opened: list[UUID] = []
     rereads: list[Reread] = []

@@ -11,11 +11,13 @@ decided anew, and the generation after that one opened, for there may be shards 
 
 Two TRUNCATEs of a table that one batch learns of are one generation and one event, the last's: nothing of what stood between them shows.
 A table's life that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
+
+The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id, at the place where a node's log has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -35,7 +37,7 @@ from writetime.batch.documents import (
 )
 from writetime.batch.logs_in import ends_after, node_ends
 from writetime.batch.plan import read_manifest
-from writetime.batch.truncations import Cut, Cuts, Interval, Purged, Source, Truncate, cuts_by_table
+from writetime.batch.truncations import Cut, Cuts, Interval, Purged, Records, Source, Truncate, cuts_by_table
 from writetime.commitlog.own import decode_own
 from writetime.errors import BatchError, DecodeError, ObjectNotFound, PreconditionFailed
 from writetime.schema.local import LocalFacts, Truncation
@@ -55,7 +57,9 @@ def read_local(store: Store, cluster: str, number: int) -> LocalDocument:
     return found or LocalDocument()
 
 
-def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table]) -> LocalDocument:
+def settle(
+    store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table], drops: Records | None = None
+) -> LocalDocument:
     """The batch's document: decided and created by the first run of the batch, read by any other."""
     name = names.batch_object(manifest.cluster, manifest.number, "local")
     found = store.head(name)
@@ -64,7 +68,7 @@ def settle(store: Store, manifest: Manifest, base: Sealed | None, told: Told, ca
         settled = LocalDocument.model_validate_json(store.read(name, generation=found.generation))
         if all(_is_there(store, reread.segment) for reread in settled.rereads):
             return settled
-    document = decide(store, manifest, base, told, captured, settled)
+    document = decide(store, manifest, base, told, captured, settled, drops)
     try:
         store.put(name, document.to_bytes(), if_generation=found.generation if found else 0)
     except PreconditionFailed:
@@ -88,19 +92,27 @@ def _holds(store: Store, part: PartInput) -> bool:
 
 
 def decide(
-    store: Store, manifest: Manifest, base: Sealed | None, told: Told, captured: Iterable[Table], void: LocalDocument | None = None
+    store: Store,
+    manifest: Manifest,
+    base: Sealed | None,
+    told: Told,
+    captured: Iterable[Table],
+    void: LocalDocument | None = None,
+    drops: Records | None = None,
 ) -> LocalDocument:
-    """What `settle` creates; `void` is what it had created, if that does not hold any more."""
+    """What `settle` creates; `void` is what it had created, if that does not hold any more. `drops`: where this batch's segments have the
+    DROP of a table."""
     known = read_local(store, manifest.cluster, base.number if base else 0)
     answers, asked, rejected = read_answers(store, manifest.truncations)
-    records, not_understood = learn(known, manifest.segments, told, answers)
+    living = {table.id for table in captured if not table.dropped}
+    dropped = _drops(_truncations(known.drops), drops or {})
+    records, not_understood = learn(known, manifest.segments, told, [answers, _of_tables(dropped, living)])
     not_understood += rejected
     after = cuts_by_table(_truncations(records))
     past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
     generations = dict(known.generations)
-    looked_at = {table.id for table in captured if not table.dropped}
-    for table_id in sorted(looked_at & after.keys(), key=str):
+    for table_id in sorted(living & after.keys(), key=str):
         old, new = past.cut(table_id), after[table_id]
         if old == new:
             continue
@@ -116,6 +128,7 @@ def decide(
         generations[table_id] = Opening(generation=last + 1, opened=manifest.number, at=new[0].at, correction=correction)
     return LocalDocument(
         truncations=records,
+        drops={host: [_record(each) for each in noted] for host, noted in dropped.items()},
         generations=generations,
         opened=opened,
         asked=known.asked | asked,
@@ -130,11 +143,25 @@ def last_truncate(document: LocalDocument, table_id: UUID) -> Truncate:
     return cuts_by_table(_truncations(document.truncations))[table_id][0]
 
 
+def _drops(known: Records, more: Records) -> dict[str, list[Truncation]]:
+    """Of each DROP that a node's log has, the first place: a node may be told of it again, but not before the table is there again."""
+    found: dict[str, dict[tuple[UUID, int], Truncation]] = {}
+    for host, record in ((host, record) for records in (known, more) for host, noted in records.items() for record in noted):
+        first = found.setdefault(host, {}).setdefault((record.table_id, record.timestamp), record)
+        if (record.segment, record.position) < (first.segment, first.position):
+            found[host][record.table_id, record.timestamp] = record
+    return {host: sorted(noted.values()) for host, noted in sorted(found.items())}
+
+
+def _of_tables(records: Records, tables: Collection[UUID]) -> Records:
+    return {host: [record for record in noted if record.table_id in tables] for host, noted in records.items()}
+
+
 def learn(
-    known: LocalDocument, segments: Sequence[SegmentInput], told: Told, answers: Mapping[str, Iterable[Truncation]] | None = None
+    known: LocalDocument, segments: Sequence[SegmentInput], told: Told, answers: Iterable[Records] = ()
 ) -> tuple[dict[str, list[TruncationRecord]], list[str]]:
-    """The records known, those in the log and, by host id, those that nodes gave as `answers`; and of mutations that cannot be read,
-    why and of whom: no other node's records wait for them."""
+    """The records known, those in the log and, by host id, those from elsewhere (`answers` of nodes, drops); and of mutations that cannot
+    be read, why and of whom: no other node's records wait for them."""
     facts = {segment.ref.node.host_id: LocalFacts() for segment in segments}
     not_understood = []
     for index, body in told:
@@ -147,8 +174,9 @@ def learn(
     for host, fact in facts.items():
         if fact.truncations:
             found.setdefault(host, set()).update(fact.truncations)
-    for host, recorded in (answers or {}).items():
-        found.setdefault(host, set()).update(recorded)
+    for host, recorded in (pair for each in answers for pair in each.items()):
+        if recorded:
+            found.setdefault(host, set()).update(recorded)
     return {host: [_record(each) for each in sorted(noted)] for host, noted in sorted(found.items())}, sorted(set(not_understood))
 
 

@@ -172,6 +172,28 @@ class SchemaLearner:
             schema.types.update(learnt.types)
         return schema
 
+    def drops(self, mutation: Mutation) -> dict[UUID, int]:
+        """The tables that a mutation drops, by id, and when (µs): those that its deletions find by their names. One that creates the table
+        anew, or tells an ALTER, deletes the row as well, just before it writes it."""
+        found: dict[UUID, int] = {}
+        for update in mutation.updates:
+            table = system.SCHEMA_TABLES.get(update.table_id)
+            facts = self._facts.get(("tables", update.key.decode("utf-8", "surrogateescape")))
+            if table is None or table.name != "tables" or facts is None:
+                continue
+            said = {row.clustering or (): row for row in update.rows}
+            outright = update.deletion is None and not update.range_tombstones
+            for clustering in said.keys() & facts.rows.keys() if outright else facts.rows.keys():
+                of_row = facts.rows[clustering]
+                row = said.get(clustering, Row(clustering))
+                deletions = [each.deletion for each in update.range_tombstones if _covers(each, clustering)]
+                times = [each.marked_for_delete_at for each in (*deletions, update.deletion, row.deletion) if each is not None]
+                ids = [(cell.timestamp, cell.value) for cell in of_row.cells if cell.column == "id" and len(cell.value) == 16]
+                before = [each for each in ids if times and each[0] <= max(times)]
+                if before and not any(cell.column == "id" for cell in row.cells):
+                    found[UUID(bytes=max(before)[1])] = max(times)
+        return found
+
     @property
     def cdc_ever(self) -> frozenset[UUID]:
         """Ids of the tables that had cdc=true at some time of their life."""
