@@ -35,10 +35,11 @@ from writetime.columns import Rules
 from writetime.cql.names import is_beside
 from writetime.errors import BatchError, WritetimeError
 from writetime.status import checks, ledger, quarantine
-from writetime.status.batches import WINDOW, Batches, at_once
+from writetime.status.batches import WINDOW, Batches
 from writetime.status.nodes import RingStatus, coverage, ring
 from writetime.status.tables import tables
 from writetime.status.text import span
+from writetime.threads import at_once
 
 FILES: Final = Path(__file__).resolve().parent / "writetime_page_files"
 INGEST, REPLAY = "cdc_ingest", "cdc_replay"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 import zlib
 from bisect import bisect_left
@@ -44,6 +43,7 @@ from writetime import archived, audit, names
 from writetime.audit import AuditReport, Came, Group, Held, NodeAudit, TableReread
 from writetime.batch.check import known_schema
 from writetime.batch.documents import SegmentInput
+from writetime.batch.node_facts import read_facts
 from writetime.batch.plan import history, node_addresses
 from writetime.bootstrap.run import Run
 from writetime.commitlog import cells
@@ -261,9 +261,9 @@ class Audit:
                 _add(members, str(peer.get("host_id") or ""), peer)
         for host_id, told_by in facts.items():
             _add(members, host_id, told_by.node)
-        for info in self.store.list(names.nodes_prefix(self.cluster)):
-            fact = json.loads(self.store.read(info.name))
-            _add(members, str(fact.get("host_id") or ""), {**fact, "data_center": fact.get("datacenter")})
+        for fact in read_facts(self.store, self.cluster):
+            node = fact.node
+            _add(members, node.host_id, {"tokens": fact.tokens, "rack": fact.rack, "data_center": node.datacenter})
         return list(members.values())
 
     def _nodes(self, ownership: Ownership, came: Mapping[str, Sequence[Came]], groups: Sequence[Group], step: int) -> list[NodeAudit]:

@@ -80,6 +80,7 @@ from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import parse as parse_snapshot
 from writetime.schema.system import SCHEMA_TABLES
 from writetime.store import Store, open_store
+from writetime.untrusted import AHEAD, SCHEMA
 
 log = structlog.get_logger()
 
@@ -300,7 +301,8 @@ class Batch:
 
     def _apply_snapshot(self, learner: SchemaLearner, name: str) -> None:
         try:
-            for mutation in parse_snapshot(self.store.read(name)):
+            latest = (self.manifest.now + int(AHEAD.total_seconds())) * 1_000_000
+            for mutation in parse_snapshot(self.store.read(name, end=SCHEMA + 1), latest=latest):
                 learner.apply(mutation)
         except SchemaError as error:
             # It stays where it is, and the seal tells of it: no other table waits for it.

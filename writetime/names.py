@@ -47,8 +47,12 @@ from writetime.errors import NotASegment
 
 _ARCHIVED = re.compile(r"(?:~[0-9a-f]{8})?\.log(?:\.zst)?$")
 _HOUR = re.compile(r"cdc_archive/[^/]+/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/")
-_PART = re.compile(r"(\d{10,})-(\d{10,})")
-_SEGMENT = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
+_PART = re.compile(r"([0-9]{10,19})-([0-9]{10,19})")
+_SEGMENT = re.compile(r"CommitLog-([0-9]{1,4})-([0-9]{1,19})\.log")
+_SNAPSHOT = re.compile(r"schemas/[^/]+/[0-9]{8}T[0-9]{6}Z-[^/]+\.json")
+_BATCH = re.compile(r"batches/[^/]+/([0-9]{10,18})/[^/]+")
+_LARGEST_ID: Final = 2**63 - 1
+"""Of a segment: Cassandra's ids are 64 bits, signed."""
 _MADE = re.compile(r"(snapshot|reread|retry)-(.+)")
 ARCHIVE: Final = "cdc_archive"
 _PACKED: Final = ".zst"
@@ -81,7 +85,7 @@ class SegmentName:
     @classmethod
     def parse(cls, filename: str) -> SegmentName:
         match = _SEGMENT.fullmatch(filename)
-        if match is None:
+        if match is None or int(match[2]) > _LARGEST_ID:
             raise NotASegment("not named CommitLog-<version>-<id>.log", operation="read a segment's name", obj=filename)
         return cls(id=int(match[2]), version=int(match[1]))
 
@@ -126,19 +130,25 @@ class NodeName:
     def of_facts(cls, name: str) -> NodeName | None:
         """The node of which an object under nodes/ tells; None if it is no such object."""
         pieces = name.removesuffix(".json").split("/")
-        return cls(*map(unpart, pieces[1:])) if len(pieces) == 4 and pieces[0] == "nodes" else None
+        return cls._spelt(*pieces[1:]) if len(pieces) == 4 and pieces[0] == "nodes" and name.endswith(".json") else None
+
+    @classmethod
+    def _spelt(cls, *path: str) -> NodeName | None:
+        """The node of these parts of a name; None if its name would be spelt in another way: a node has one object."""
+        node = cls(*map(unpart, path))
+        return node if node.path == "/".join(path) else None
 
     @classmethod
     def of_space(cls, name: str) -> NodeName | None:
         """The node of which an object under space/ tells; None if it is no such object."""
         pieces = name.split("/")
-        return cls(*map(unpart, (pieces[1], *pieces[3:5]))) if len(pieces) == 6 and pieces[0] == "space" else None
+        return cls._spelt(pieces[1], *pieces[3:5]) if len(pieces) == 6 and pieces[0] == "space" and name.endswith(".json") else None
 
     @classmethod
     def of_truncations(cls, name: str) -> NodeName | None:
         """The node whose records an object under truncations/ holds; None if it is no such object."""
-        pieces = name.removesuffix(".json").split("/")
-        return cls(*map(unpart, pieces[1:4])) if len(pieces) == 5 and pieces[0] == "truncations" else None
+        pieces = name.split("/")
+        return cls._spelt(*pieces[1:4]) if len(pieces) == 5 and pieces[0] == "truncations" and name.endswith(".json") else None
 
     @classmethod
     def made(cls, cluster: str, origin: Origin, run: str) -> NodeName:
@@ -210,7 +220,12 @@ class SegmentRef:
         else:
             raise NotASegment("not where segments are kept", operation="read an object's name", obj=name)
         node = NodeName(unpart(cluster), unpart(datacenter), unpart(host_id))
-        return cls(node, SegmentName.parse(filename))
+        ref = cls(node, SegmentName.parse(filename))
+        # Of two spellings of one name, one is the segment's: else two objects stand for one segment, or a node's for frames of nobody.
+        spelt = {"cdc": ref.incoming, FRAMES: ref.incoming, "cdc_parts": ref.growing}.get(pieces[0])
+        if not name.startswith(spelt or f"{ARCHIVE}/{part(node.cluster)}/") or (pieces[0] == "cdc_parts" and node.origin != "log"):
+            raise NotASegment("not written as names are", operation="read an object's name", obj=name)
+        return ref
 
 
 def incoming_prefix(cluster: str) -> str:
@@ -317,6 +332,11 @@ def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
     return f"{schema_prefix(cluster)}{taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{part(version)}.json"
 
 
+def is_schema_snapshot(name: str) -> bool:
+    """Whether an object under schemas/ is named like a snapshot."""
+    return _SNAPSHOT.fullmatch(name) is not None
+
+
 def truncations_prefix(cluster: str) -> str:
     return f"truncations/{part(cluster)}/"
 
@@ -387,6 +407,18 @@ def batch_folder(cluster: str, number: int) -> str:
 def batch_object(cluster: str, number: int, what: str) -> str:
     """`what` is manifest, schema, local, sealed, archiver or archived, or of `writetime.batch.pinned`."""
     return f"{batch_folder(cluster, number)}/{what}.json"
+
+
+def batch_folders_end(cluster: str) -> str:
+    """Comes after the folders of all batches."""
+    return f"{batches_prefix(cluster)}:"
+
+
+def batch_number(name: str) -> int | None:
+    """The batch that an object under batches/ belongs to; None for one that is no document of a batch."""
+    match = _BATCH.fullmatch(name)
+    number = int(match[1]) if match else 0
+    return number if match and match[1] == f"{number:010d}" and number > 0 else None
 
 
 def clock(cluster: str) -> str:

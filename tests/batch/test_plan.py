@@ -567,7 +567,18 @@ def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
     assert planned(store).nodes == {NODE.host_id: "10.0.0.1"}
 
 
-@pytest.mark.parametrize("said", [b"", b"no JSON", b"[]", b'{"address": "10.0.0.9"}'])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"no JSON",
+        b"[]",
+        b'{"host_id": "other", "address": "10.0.0.9"}',
+        b"[" * 2000,
+        b'{"address": "\\ud800"}',
+        b'{"a": ' + b"1" * 5000 + b"}",
+    ],
+)
 def test_a_node_that_says_nothing_sensible_holds_up_nobody(store: LocalStore, said: bytes) -> None:
     other = names.NodeName(CLUSTER, "dc1", "other")
     store.put(names.node_facts(NODE), said)

@@ -19,6 +19,7 @@ from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.schema.snapshot import parse as parse_snapshot
 from writetime.store import Store
+from writetime.untrusted import SCHEMA
 
 
 def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None = None) -> list[Problem]:
@@ -55,8 +56,8 @@ def known_schema(store: Store, cluster: str) -> SchemaLearner:
     learner = read_schema(store, cluster, sealed.number if sealed else 0)
     applied = set(sealed.snapshots_applied if sealed else ())
     for info in store.list(names.schema_prefix(cluster)):
-        if info.name not in applied:
-            _apply_snapshot(learner, store.read(info.name))
+        if info.name not in applied and names.is_schema_snapshot(info.name):
+            _apply_snapshot(learner, store.read(info.name, end=SCHEMA + 1))
     return learner
 
 

@@ -6,13 +6,13 @@ Times are ISO-8601 UTC, `now` is seconds since the Unix epoch, positions are log
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from writetime import archived, names
+from writetime import archived, names, untrusted
 from writetime.commitlog.sections import Place
 from writetime.errors import ObjectNotFound
 from writetime.parts import Part
@@ -138,7 +138,7 @@ class SegmentInput(Document):
             generation=info.generation,
             size=content.size,
             crc32c=content.crc32c,
-            sealed_at=_moment(info.metadata.get("sealed_at")) or info.created,
+            sealed_at=_sealed_at(info),
             ending="after-crash" if info.metadata.get("ending") == "after-crash" else "completed",
         )
 
@@ -151,13 +151,12 @@ def _pinned(part: Part) -> PartInput:
     return PartInput(object=part.info.name, generation=part.info.generation, crc32c=part.info.crc32c)
 
 
-def _moment(text: str | None) -> datetime | None:
-    """An ISO-8601 time in UTC. None for what is none: a node's note must not stand in the way of its segment."""
+def _sealed_at(info: ObjectInfo) -> datetime:
+    """A node's note that makes no sense must not stand in the way of its segment, or of anybody else's."""
     try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        return untrusted.moment_of(info, "sealed_at")
+    except untrusted.Untrusted:
+        return info.created
 
 
 class ShardVersions(Document):

@@ -9,12 +9,11 @@ has cleared them. Where nothing has come in but something captured has expired, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final
 
@@ -23,14 +22,18 @@ from writetime.batch.archive import archive, released
 from writetime.batch.asked import new_answers
 from writetime.batch.documents import BatchKind, Hold, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail, may_contain
 from writetime.batch.logs_in import holds
+from writetime.batch.node_facts import read_facts
 from writetime.cql.names import is_beside, namespace_clash
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
+from writetime.untrusted import SCHEMA
 
 CLOCK_AHEAD: Final = timedelta(days=1)
 _LISTED: Final = 64
 """Batches that are listed to find the last one."""
+_SNAPSHOTS: Final = 1000
+"""Schema snapshots that a batch takes in."""
 EXPIRY_PAUSE: Final = 60
 """Seconds between two batches that only tell what has expired: a table full of short TTLs is no reason for a batch a second."""
 
@@ -49,10 +52,7 @@ class History:
 
 def history(store: Store, cluster: str) -> History:
     """The last batch begun and the last one sealed; they differ by at most one."""
-    last = 0
-    for info in _latest(store, cluster):
-        if info.name.endswith("/manifest.json"):
-            last = max(last, int(info.name.split("/")[-2]))
+    last = max(_latest(store, cluster), default=0)
     for number in (last, last - 1):
         if number > 0 and (sealed := read_sealed(store, cluster, number)):
             # What a person has released since holds nothing back any more; the next seal leaves it out.
@@ -61,11 +61,17 @@ def history(store: Store, cluster: str) -> History:
     return History(last, None)
 
 
-def _latest(store: Store, cluster: str) -> Iterator[ObjectInfo]:
-    """Documents of the last few batches: found by steps that double, then halve, because a pipeline comes to have millions of them."""
+def _latest(store: Store, cluster: str) -> Iterator[int]:
+    """The last few batches: found by steps that double, then halve, because a pipeline comes to have millions of them. Only a manifest
+    says that there is a batch: any other object there is somebody's own, and must not lead the search on."""
 
-    def since(number: int) -> Iterator[ObjectInfo]:
-        return store.list(names.batches_prefix(cluster), start_after=names.batch_folder(cluster, number))
+    def since(number: int) -> Iterator[int]:
+        for info in store.list(names.batches_prefix(cluster), start_after=names.batch_folder(cluster, number)):
+            if info.name > names.batch_folders_end(cluster):
+                return
+            found = names.batch_number(info.name) if info.name.endswith("/manifest.json") else None
+            if found is not None:
+                yield found
 
     low, high = 0, _LISTED
     while next(since(high), None):
@@ -419,7 +425,8 @@ def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:
 
 def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
     known = set(sealed.snapshots_applied if sealed else ())
-    return [info.name for info in store.list(names.schema_prefix(cluster)) if info.name not in known]
+    listed = (info for info in store.list(names.schema_prefix(cluster)) if names.is_schema_snapshot(info.name))
+    return [info.name for info in islice((info for info in listed if info.name not in known and info.size <= SCHEMA), _SNAPSHOTS)]
 
 
 def _new_answers(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:
@@ -431,14 +438,7 @@ def _new_answers(store: Store, cluster: str, sealed: Sealed | None) -> list[str]
 def node_addresses(store: Store, cluster: str) -> dict[str, str]:
     """Host id to address, from what the shippers said of their nodes. Addresses are for people only: a node that says nothing sensible
     goes by its host id, and holds up nobody."""
-    nodes: dict[str, str] = {}
-    for info in store.list(names.nodes_prefix(cluster)):
-        try:
-            fact = json.loads(store.read(info.name))
-            nodes[str(fact["host_id"])] = str(fact.get("address") or "")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return nodes
+    return {facts.node.host_id: facts.address for facts in read_facts(store, cluster) if facts.rejected is None}
 
 
 def _hours(start: datetime, end: datetime) -> Iterator[datetime]:

@@ -69,8 +69,11 @@ def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, publis
     older than `before`. `sealed` is the last seal."""
     last = min(sealed.number - LAST_BATCHES, published - 1)
     needed = {versions.behind for versions in sealed.state.values()}
-    for number, found in groupby(store.list(names.batches_prefix(cluster)), key=lambda info: int(info.name.split("/")[2])):
+    for number, found in groupby(store.list(names.batches_prefix(cluster)), key=lambda info: names.batch_number(info.name)):
         documents = list(found)
+        if number is None:
+            # Stray objects: no batch's, so not ours to remove.
+            continue
         if number > last or max(info.created for info in documents) >= before:
             return
         if number not in needed:

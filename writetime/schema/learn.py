@@ -150,7 +150,7 @@ class SchemaLearner:
         """Take in a schema snapshot or what another learner wrote with `to_json`, whichever it is. Raises SchemaError."""
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SchemaError(f"it is no JSON: {error}", operation="read a schema", obj=obj) from error
         if not isinstance(document, dict):
             raise SchemaError("it is no JSON object", operation="read a schema", obj=obj)

@@ -12,11 +12,12 @@ as the log. What a snapshot does not hold proves nothing: only the log deletes.
 
 from __future__ import annotations
 
-import json
+import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
+from writetime import untrusted
 from writetime.cql.types import CollectionType, CqlType, parse_type
 from writetime.errors import SchemaError, WritetimeError
 from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
@@ -24,6 +25,8 @@ from writetime.schema.model import Column, Table
 from writetime.schema.system import SCHEMA_TABLES
 
 WRITETIME = "writetime"
+_LONGEST_NAME: Final = 256
+"""Characters; Cassandra allows 48, and 222 since 5.0."""
 _TABLES = {table.name: table for table in SCHEMA_TABLES.values()}
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "uuid": UUID,
@@ -31,18 +34,17 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def parse(text: str | bytes) -> list[Mutation]:
-    """The mutations of a snapshot's JSON, one for each keyspace. Raises SchemaError."""
+def parse(text: str | bytes, *, latest: int | None = None) -> list[Mutation]:
+    """The mutations of a snapshot's JSON, one for each keyspace. `latest`: the last writetime (µs) that is believed; a later one would
+    outdo every change to come. Raises SchemaError."""
     try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise SchemaError(f"it is no JSON: {error}", operation="read a schema snapshot") from error
-    if not isinstance(document, dict):
-        raise SchemaError("it is no JSON object", operation="read a schema snapshot")
-    return mutations(document)
+        document = untrusted.parse_object(text.encode() if isinstance(text, str) else text, largest=untrusted.SCHEMA)
+    except untrusted.Untrusted as error:
+        raise SchemaError(str(error), operation="read a schema snapshot") from error
+    return mutations(document, latest=untrusted.I64 if latest is None else latest)
 
 
-def mutations(document: Mapping[str, Any]) -> list[Mutation]:
+def mutations(document: Mapping[str, Any], *, latest: int = untrusted.I64) -> list[Mutation]:
     """The mutations of a snapshot, one for each keyspace, in the order of their names. Raises SchemaError."""
     rows: dict[str, dict[str, list[Row]]] = {}
     for name, table in _TABLES.items():
@@ -50,7 +52,7 @@ def mutations(document: Mapping[str, Any]) -> list[Mutation]:
         if not isinstance(entries, list):
             raise SchemaError(f"it is no list but {type(entries).__name__}", operation="read a schema snapshot", obj=name)
         for index, values in enumerate(entries):
-            keyspace, row = _row(table, values, f"{name}[{index}]")
+            keyspace, row = _row(table, values, f"{name}[{index}]", latest)
             rows.setdefault(keyspace, {}).setdefault(name, []).append(row)
     return [
         Mutation(tuple(PartitionUpdate(_TABLES[name].id, keyspace.encode(), rows=tuple(found)) for name, found in sorted(tables.items())))
@@ -58,22 +60,19 @@ def mutations(document: Mapping[str, Any]) -> list[Mutation]:
     ]
 
 
-def _row(table: Table, values: Mapping[str, Any], where: str) -> tuple[str, Row]:
+def _row(table: Table, values: Mapping[str, Any], where: str, latest: int) -> tuple[str, Row]:
     """(keyspace, row) of one entry. Columns that this version does not know are passed over."""
     try:
-        written = values[WRITETIME]
-        if not isinstance(written, int):
-            raise SchemaError(f"writetime is {written!r}", operation="read a schema snapshot", obj=where)
+        written = untrusted.integer(values[WRITETIME], WRITETIME, low=-(2**63), high=latest)
+        keyspace = untrusted.text(values["keyspace_name"], "keyspace_name", longest=_LONGEST_NAME)
         clustering = tuple(_encode(column, values[column.name]) for column in table.clustering)
         cells = tuple(
             Cell(column.name, written, _encode(column, values[column.name]))
             for column in table.regular_columns
             if values.get(column.name) is not None
         )
-        return values["keyspace_name"], Row(clustering, Liveness(written), cells=cells)
-    except SchemaError:
-        raise
-    except (WritetimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return keyspace, Row(clustering, Liveness(written), cells=cells)
+    except (WritetimeError, KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema snapshot", obj=where) from error
 
 

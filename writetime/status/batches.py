@@ -7,8 +7,7 @@ a batch its manifest (what came in) and its seal (what became of it) are read, s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Lock
@@ -19,6 +18,7 @@ from writetime.batch.documents import Accounting, BatchKind, Manifest, Sealed, S
 from writetime.batch.plan import History, history, read_manifest, read_sealed
 from writetime.errors import ObjectNotFound
 from writetime.store import Store
+from writetime.threads import at_once
 
 WINDOW: Final = 60
 """Batches that are looked at unless somebody asks for more: an hour, by the default schedule."""
@@ -26,15 +26,6 @@ _KEPT: Final = 2000
 _AT_ONCE: Final = 8
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
-
-
-def at_once(read: Callable[[_In], _Out], wanted: Iterable[_In]) -> list[_Out]:
-    """`read` of each, in their order, some at a time: a remote store answers each after a while."""
-    asked = list(wanted)
-    if len(asked) < 2:
-        return [read(each) for each in asked]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(read, asked))
 
 
 @dataclass(slots=True)
@@ -135,11 +126,11 @@ class Batches:
     def _newer(self, known: History, sealed: Sealed) -> History:
         last, seal = known.last, sealed.number
         for info in self.store.list(names.batches_prefix(self.cluster), start_after=names.batch_folder(self.cluster, sealed.number)):
-            number, what = info.name.split("/")[-2:]
-            if what == "manifest.json":
-                last = max(last, int(number))
-            elif what == "sealed.json":
-                seal = max(seal, int(number))
+            number, what = names.batch_number(info.name), info.name.rpartition("/")[2]
+            if number is not None and what == "manifest.json":
+                last = max(last, number)
+            elif number is not None and what == "sealed.json":
+                seal = max(seal, number)
         newer = read_sealed(self.store, self.cluster, seal) if seal > sealed.number else sealed
         return History(last, newer or sealed)
 

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from writetime import audit, names, verify
 from writetime.audit import AuditReport
 from writetime.errors import ObjectNotFound
-from writetime.status.batches import Batches, at_once
+from writetime.status.batches import Batches
+from writetime.threads import at_once
 from writetime.verify import VerifyReport
 
 Kind = Literal["verify", "audit"]

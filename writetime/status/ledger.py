@@ -17,8 +17,9 @@ from typing import Final, Literal, get_args
 from writetime import archived, names
 from writetime.batch.documents import LedgerEntry, SegmentInput
 from writetime.errors import NotASegment, StoreError
-from writetime.status.batches import Batches, at_once
+from writetime.status.batches import Batches
 from writetime.store import ObjectInfo, Store
+from writetime.threads import at_once
 
 State = Literal["waiting", "growing", "quarantined", "retry", "archived", "expired"]
 STATES: Final[tuple[State, ...]] = get_args(State)

@@ -7,7 +7,6 @@ that is left on a node its shipper tells when that gets short or is enough again
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from writetime import names
+from writetime import names, untrusted
 from writetime.batch.asked import newest_answers
 from writetime.batch.documents import SegmentInput
+from writetime.batch.node_facts import read_facts
 from writetime.errors import NotASegment
-from writetime.status.batches import Batches, BatchFacts, at_once, taken_in
+from writetime.status.batches import Batches, BatchFacts, taken_in
 from writetime.store import ObjectInfo, Store
+from writetime.threads import at_once
 
 LISTED: Final = 2000
 """Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
@@ -155,53 +156,40 @@ def _segments(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
 
 
 def _told(store: Store, cluster: str) -> Iterator[NodeStatus]:
-    """What the shippers said of their nodes. One that says nothing sensible is left out, until segments of it come."""
-    listed = list(store.list(names.nodes_prefix(cluster)))
-    for info, text in zip(listed, at_once(lambda info: store.read(info.name), listed), strict=True):
-        if (node := names.NodeName.of_facts(info.name)) is None:
-            continue
-        fact = _object(text)
-        tokens = fact.get("tokens")
-        yield NodeStatus(
-            node,
-            address=str(fact.get("address") or ""),
-            rack=str(fact.get("rack") or ""),
-            release=str(fact.get("release_version") or ""),
-            tokens=len(tokens) if isinstance(tokens, list) else 0,
-        )
+    """What the shippers said of their nodes. One that says nothing sensible is there by its name."""
+    for facts in read_facts(store, cluster):
+        yield NodeStatus(facts.node, address=facts.address, rack=facts.rack, release=facts.release, tokens=len(facts.tokens))
 
 
 def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[names.NodeName, SpaceTold]]:
     """What was told last of each node, today or yesterday: it is told anew each day. Nonsense is left out."""
     days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
-    newest: dict[names.NodeName, str] = {}
+    newest: dict[names.NodeName, ObjectInfo] = {}
     for info in (info for day in days for info in store.list(names.space_prefix(cluster, day))):
         if (node := names.NodeName.of_space(info.name)) is not None:
-            newest[node] = info.name
-    told = at_once(lambda each: (each[0], _space(_object(store.read(each[1])))), newest.items())
+            newest[node] = info
+    told = at_once(lambda each: (each[0], read_space(store, each[1])), newest.items())
     return [(node, space) for node, space in told if space is not None]
 
 
-def _space(fact: Mapping[str, Any]) -> SpaceTold | None:
+def read_space(store: Store, info: ObjectInfo) -> SpaceTold | None:
+    """What an object under space/ tells; None if it makes no sense."""
     try:
-        return SpaceTold(
-            at=datetime.fromisoformat(fact["at"]).astimezone(UTC),
-            level=str(fact["level"]),
-            share=float(fact["share"]),
-            used=int(fact["used"]),
-            limit=int(fact["limit"]),
-            disk_free=int(fact["disk_free"]),
-        )
-    except (KeyError, TypeError, ValueError):
+        return parse_space(untrusted.read_object(store, info))
+    except untrusted.Untrusted:
         return None
 
 
-def _object(text: bytes) -> Mapping[str, Any]:
-    try:
-        fact = json.loads(text)
-    except ValueError:
-        return {}
-    return fact if isinstance(fact, dict) else {}
+def parse_space(fact: Mapping[str, Any]) -> SpaceTold:
+    """What such a document tells. Raises `Untrusted`."""
+    return SpaceTold(
+        at=untrusted.moment(fact.get("at"), "at"),
+        level=untrusted.text(fact.get("level"), "level", longest=16),
+        share=untrusted.number(fact.get("share"), "share", low=0, high=1e6),
+        used=untrusted.integer(fact.get("used"), "used"),
+        limit=untrusted.integer(fact.get("limit"), "limit"),
+        disk_free=untrusted.integer(fact.get("disk_free"), "disk_free"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

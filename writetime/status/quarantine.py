@@ -26,7 +26,8 @@ from writetime.errors import DecodeError, ObjectNotFound, SchemaError
 from writetime.model import Cell, Mutation, PartitionUpdate
 from writetime.model import Row as CqlRow
 from writetime.schema.model import Schema, Table
-from writetime.status.batches import Batches, at_once
+from writetime.status.batches import Batches
+from writetime.threads import at_once
 
 PAGE: Final = 50
 _SHOWN: Final = 4096

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from writetime.batch.maintained import Maintained, read_maintained
 from writetime.batch.shelve import Shelved, read_shelved
 from writetime.status.batches import Batches
+from writetime.status.ignored import ignored
 from writetime.status.nodes import NodeStatus, RingStatus, ring
 from writetime.status.tables import TablesStatus, tables
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 140
 _SHOWN: Final = 10
 """Batches in the text; the sums are over all that were looked at."""
+_IGNORED: Final = 20
 
 
 def as_text(batches: Batches, last: int) -> str:
@@ -53,6 +55,10 @@ def as_text(batches: Batches, last: int) -> str:
         for name, waits in of_tables.waiting.items()
     ]
     lines += [f"waits for a person: {name}" for name in found.held]
+    passed_over = ignored(batches, now=found.now)
+    lines += [f"ignored: {each.object}: {each.reason}" for each in passed_over[:_IGNORED]]
+    if len(passed_over) > _IGNORED:
+        lines.append(f"ignored: {len(passed_over) - _IGNORED} more objects; `--json` lists them")
     return "\n".join(lines)
 
 
@@ -92,6 +98,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         "refused": of_tables.refused,
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
         "held": list(found.held),
+        "ignored": [asdict(each) for each in ignored(batches, now=found.now)],
         "archive": _archive_document(read_shelved(batches.store, batches.cluster), found.kept_from),
         "maintenance": None
         if (maintained := read_maintained(batches.store, batches.cluster)) is None

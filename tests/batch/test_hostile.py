@@ -1,0 +1,175 @@
+"""What lies in the bucket by mistake, or was written by a node that means harm, stops no planner and no archiver."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from writetime import names
+from writetime.batch.archive import archive
+from writetime.batch.check import known_schema
+from writetime.batch.documents import Sealed, SegmentOutcome
+from writetime.batch.plan import history, plan_ingest, seal
+from writetime.errors import SchemaError
+from writetime.schema.learn import SchemaLearner
+from writetime.schema.snapshot import parse
+from writetime.status.batches import Batches
+from writetime.status.nodes import ring
+from writetime.store import open_store
+from writetime.store.local import LocalStore
+
+CLUSTER = "c"
+NODE = names.NodeName(CLUSTER, "dc1", "h")
+EVIL = names.NodeName(CLUSTER, "dc1", "evil")
+DEEP = [b"[" * 2000, b"[" * 200_000, b'{"a":' * 2000]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = open_store(str(tmp_path / "bucket"))
+    assert isinstance(store, LocalStore)
+    return store
+
+
+def ref(number: int, node: names.NodeName = NODE) -> names.SegmentRef:
+    return names.SegmentRef(node, names.SegmentName(1_700_000_000_000 + number, 7))
+
+
+def ship(store: LocalStore, number: int, sealed_at: str = "2026-01-01T00:00:00+00:00") -> None:
+    store.put(ref(number).incoming, b"x%d" % number, metadata={"sealed_at": sealed_at})
+
+
+def run(store: LocalStore) -> list[str]:
+    """One batch, to its end."""
+    manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
+    assert manifest is not None
+    outcomes = [SegmentOutcome(object=segment.object) for segment in manifest.segments]
+    sealed = Sealed(number=manifest.number, kind="ingest", sealed_at=datetime.now(UTC), segments=outcomes, accounting=[], state={})
+    seal(store, CLUSTER, sealed)
+    assert set(archive(store, CLUSTER, manifest.number).values()) <= {"archived"}
+    return [segment.object for segment in manifest.segments]
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        "notes.txt",
+        ".DS_Store",
+        "0000000007",
+        "00000000zz/manifest.json",
+        "9" * 40 + "/manifest.json",
+        "9999999999/notes.txt",
+        "~/manifest.json",
+    ],
+)
+def test_a_stray_object_under_batches_ends_no_search(store: LocalStore, stray: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put(names.batch_object(CLUSTER, 1, "manifest"), b"{}")
+    store.put(names.batches_prefix(CLUSTER) + stray, b"a stray object")
+    listings: list[Any] = []
+    listed = store.list
+    monkeypatch.setattr(store, "list", lambda *args, **named: [listings.append(args), listed(*args, **named)][1])
+    assert history(store, CLUSTER).last == 1
+    assert len(listings) < 10
+
+
+def test_a_stray_object_stops_no_batch(store: LocalStore) -> None:
+    for place in ("batches/c/notes.txt", "cdc/c/notes.txt", "cdc/c/dc1/h/CommitLog-7-1.log.tmp", "nodes/c/notes", "schemas/c/notes.txt"):
+        store.put(place, b"a stray object")
+    for number in (1, 2):
+        ship(store, number)
+        assert run(store) == [ref(number).incoming]
+    assert Batches(store, CLUSTER).newest().last == 2
+    assert plan_ingest(store, CLUSTER, now=datetime.now(UTC)) is None
+
+
+@pytest.mark.parametrize("number", ["9" * 19, "9" * 30, "0" * 13])
+def test_a_name_with_a_number_out_of_range_is_no_segment(store: LocalStore, number: str) -> None:
+    store.put(f"cdc/c/dc1/h/CommitLog-7-{number}.log", b"x")
+    ship(store, 1)
+    assert run(store) == [ref(1).incoming]
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "garbage", "2026-01-01T00:00:00", "2199-01-01T00:00:00+00:00", "1" * 5000],
+)
+def test_a_note_of_any_time_lets_all_others_go_on(store: LocalStore, at: str) -> None:
+    if len(at) < 1000:
+        ship(store, 0, at)
+    else:
+        ship(store, 0, at[:64])
+    ship(store, 1)
+    assert set(run(store)) == {ref(0).incoming, ref(1).incoming}
+    ship(store, 2)
+    assert run(store) == [ref(2).incoming]
+    latest = datetime.now(UTC) + timedelta(days=1)
+    assert all(names.archive_hour(info.name) <= latest for info in store.list("cdc_archive/"))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("said", [*DEEP, b'{"address": "\\ud800"}', b'{"host_id": "h", "address": "10.0.0.9"}', b'{"tokens": [1e999]}'])
+def test_a_document_of_a_node_stops_neither_planning_nor_the_status(store: LocalStore, said: bytes) -> None:
+    store.put(names.node_facts(NODE), json.dumps({"host_id": "h", "address": "10.0.0.1"}).encode())
+    store.put(names.node_facts(EVIL), said)
+    store.put(names.node_space(EVIL, datetime.now(UTC), "ok"), said)
+    ship(store, 1)
+    manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
+    assert manifest is not None
+    assert manifest.nodes == {"h": "10.0.0.1"}
+    assert {node.node for node in ring(Batches(store, CLUSTER)).nodes} == {NODE, EVIL}
+
+
+@pytest.mark.parametrize("said", DEEP)
+def test_a_deep_schema_is_refused(store: LocalStore, said: bytes) -> None:
+    store.put(names.schema_snapshot(CLUSTER, datetime.now(UTC), "x"), said)
+    assert known_schema(store, CLUSTER).cdc_ever == frozenset()
+    with pytest.raises(SchemaError):
+        SchemaLearner().apply_document(said)
+
+
+ROW = {"keyspace_name": "a", "writetime": 1}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"{",
+        b"[]",
+        json.dumps({"tables": [{"x": 1}]}).encode(),
+        json.dumps({"keyspaces": [1]}).encode(),
+        json.dumps({"keyspaces": [{**ROW, "writetime": "zz"}]}).encode(),
+        json.dumps({"keyspaces": [{**ROW, "writetime": 2**63}]}).encode(),
+        json.dumps({"keyspaces": [{**ROW, "writetime": True}]}).encode(),
+        json.dumps({"keyspaces": [{**ROW, "keyspace_name": ["a"]}]}).encode(),
+        json.dumps({"keyspaces": [{**ROW, "keyspace_name": 7}]}).encode(),
+        json.dumps({"keyspaces": [{**ROW, "keyspace_name": "\ud800"}]}).encode(),
+        json.dumps({"tables": [{**ROW, "table_name": "\ud800"}]}).encode(),
+        json.dumps({"tables": [{**ROW, "table_name": "t", "gc_grace_seconds": 2**40}]}).encode(),
+        json.dumps({"tables": [{**ROW, "table_name": "t", "id": 5}]}).encode(),
+        *DEEP,
+    ],
+)
+def test_a_schema_snapshot_that_makes_no_sense_is_refused(document: bytes) -> None:
+    with pytest.raises(SchemaError):
+        parse(document)
+
+
+def test_a_schema_of_times_to_come_is_refused() -> None:
+    document = json.dumps({"keyspaces": [{**ROW, "writetime": 2_000}]}).encode()
+    assert parse(document, latest=2_000)
+    with pytest.raises(SchemaError, match="writetime"):
+        parse(document, latest=1_999)
+
+
+def test_a_batch_takes_in_a_limited_number_of_snapshots(store: LocalStore) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(1005):
+        store.put(names.schema_snapshot(CLUSTER, at + timedelta(seconds=number), "v"), b"{}")
+    manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
+    assert manifest is not None
+    assert len(manifest.schema_snapshots) == 1000
+    assert list(islice(sorted(manifest.schema_snapshots), 1)) == [names.schema_snapshot(CLUSTER, at, "v")]

@@ -1,0 +1,20 @@
+"""Waiting for a store several times at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+AT_ONCE: Final = 16
+
+
+def at_once(call: Callable[[_In], _Out], wanted: Iterable[_In]) -> list[_Out]:
+    """`call` of each, in their order, some at a time: a remote store answers each after a while. The first error is raised."""
+    asked = list(wanted)
+    if len(asked) < 2:
+        return [call(each) for each in asked]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(call, asked))
