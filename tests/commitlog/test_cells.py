@@ -652,3 +652,32 @@ def test_a_base_of_no_timestamp_is_the_epoch() -> None:
     body = b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + b"\x10" + bases + b"\0\1" + bytes.fromhex("24 07 01")
     (chunk,) = both([body])
     assert chunk.rows["liveness_timestamp"].to_pylist() == [1_442_880_000_000_007]
+
+
+@pytest.mark.parametrize("back", ["varint", "blob", "int"])
+@pytest.mark.parametrize("kind", ["int", "text", "bigint"])
+def test_a_column_that_has_come_back_as_another_type(kind: str, back: str) -> None:
+    """Cells up to the drop are of the type in force then, later ones of that in force since, also beside each other in one mutation."""
+    dropped = 1_700_000_000_000_100
+    keys = {"p": Column("p", "partition_key", "int", 0), "c": Column("c", "clustering", "int", 0), "w": Column("w", "regular", "text")}
+    old = Table("k", "t", UUID(int=5), {**keys, "v": Column("v", "regular", kind)})
+    gone = {"v": DroppedColumn("v", "regular", kind, dropped)}
+    new = replace(old, columns={**keys, "v": Column("v", "regular", back)}, dropped_columns=gone)
+    sizes = {"int": 4, "bigint": 8}
+    values = [
+        number.to_bytes(8, "big", signed=True)[-sizes.get(kind, 8) :] for number in (5, 1, 0x03010203, -1, 70_000, 0, 2**24, 0x7F000001)
+    ]
+
+    def mutation(value: bytes, at: int) -> Mutation:
+        row = Row((bytes(4),), Liveness(at), cells=(Cell("v", at, value), Cell("w", at + 1_000, b"hello")))
+        return Mutation((PartitionUpdate(old.id, bytes(4), rows=(row,)),))
+
+    before = [mutation(value, at) for value in values for at in (dropped - 90, dropped)]
+    after = [mutation(value[-sizes.get(back, 1) :], dropped + 1) for value in values]
+    schema = Schema(tables={new.id: new})
+    bodies = [encode_mutation(each, Schema(tables={old.id: old})) for each in before]
+    bodies += [encode_mutation(each, schema) for each in after]
+    (chunk,) = both(bodies, schema)
+    assert [each for _, each in unflatten(chunk)] == before + after
+    # The state encodes what it has in the same way.
+    assert bodies == [encode_mutation(each, schema) for each in before + after]

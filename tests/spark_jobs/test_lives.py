@@ -109,3 +109,36 @@ def _rows(ring: Ring, namespace: str, name: str) -> list[dict[str, Any]]:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{ring.folder / 'lake' / 'catalog.db'}")
     rows: list[dict[str, Any]] = catalog.load_table((namespace, name)).scan().to_arrow().to_pylist()
     return rows
+
+
+SAME = replace(AGAIN, id=ORDERS.id)
+
+
+def drop_table(at: float) -> bytes:
+    gone = [deleted_row(("orders", name), micros(at)) for name in ORDERS.columns]
+    return encode_mutation(change("shop", tables=[deleted_row(("orders",), micros(at))], columns=gone), SYSTEM)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_an_id_that_is_created_again_shows_nothing_of_the_life_before(tmp_path: Path, batches: int) -> None:
+    """DROP TABLE and CREATE TABLE … WITH ID of the same id, in one batch, or with the batch's end at the DROP, or at the CREATE as well."""
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1, amount=7))
+    ring.write(insert(1, 2, 1, name=2))
+    ring.finish_and_ship(5)
+    ring.batch(10)
+
+    ring.write(update(1, 2, 90, name=3))
+    ring.write(drop_table(100))
+    if batches > 1:
+        ring.finish_and_ship(103)
+        ring.batch(104)
+    ring.write(encode_mutation(create_table(SAME, micros(110)), SYSTEM))
+    if batches > 2:
+        ring.finish_and_ship(113)
+        ring.batch(114)
+    ring.write(update(1, 1, 120, amount=4))
+    ring.finish_and_ship(130)
+    sealed = ring.batch(140)
+    assert ring.current() == {(1, 1): {"amount": 4}} == folded(ring.events())
+    assert [versions.generation for versions in sealed.state.values()] == [1]

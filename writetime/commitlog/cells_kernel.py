@@ -24,7 +24,8 @@ from writetime.model import EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP
 
 class Tables(NamedTuple):
     """A schema. Table t has the columns bounds[2t]:bounds[2t+1] (static) and bounds[2t+1]:bounds[2t+2] (regular), the clustering lengths
-    clusterings[t]:clusterings[t+1]. A length of -1 is variable; codes are those of `Dictionaries`. Ids are in order."""
+    clusterings[t]:clusterings[t+1]. A length of -1 is variable; `column_length_before` is of cells up to `column_dropped_at`, of a column
+    that has come back. Codes are those of `Dictionaries`. Ids are in order."""
 
     size: int
     high: Words
@@ -36,6 +37,8 @@ class Tables(NamedTuple):
     column_code: Int32s
     column_length: Int32s
     column_complex: Bytes
+    column_length_before: Int32s
+    column_dropped_at: Ints
     name_start: Ints
     names: Bytes
 
@@ -455,6 +458,7 @@ def _row(
         column = header[i]
         is_complex = tables.column_complex[column] != 0
         fixed = VARIABLE if is_complex else _i64(tables.column_length[column])
+        dropped_at = tables.column_dropped_at[column]
         code = tables.column_code[column]
         count = 1
         if is_complex:
@@ -493,7 +497,9 @@ def _row(
                 pos += length
             if not marks & _HAS_EMPTY_VALUE:
                 length = fixed
-                if fixed == VARIABLE:
+                if timestamp <= dropped_at and not is_complex:
+                    length = _i64(tables.column_length_before[column])
+                if length == VARIABLE:
                     length, pos = _length(buf, pos, end)
                 if length > end - pos:
                     return end + 1

@@ -252,7 +252,7 @@ class _Writer:
         if cell.path is not None:
             parts.append(_blob(cell.path))
         if cell.value:
-            parts.append(self._value(cell.value, None if column.complex else column.fixed_length))
+            parts.append(self._value(cell.value, None if column.complex else column.length(cell.timestamp)))
         return b"".join(parts)
 
     # --- numbers and bytes ------------------------------------------------------------------------------------------------------

@@ -86,11 +86,18 @@ MARKER_KINDS: Final[dict[int, tuple[bool | None, bool | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnShape:
-    """What the wire needs to know of a column."""
+    """What the wire needs to know of a column. One that was dropped and has come back may have had values of another length: those with a
+    timestamp up to `dropped_at` (µs) are of `length_before`."""
 
     name: str
     fixed_length: int | None
     complex: bool
+    length_before: int | None = None
+    dropped_at: int = NO_TIMESTAMP
+
+    def length(self, timestamp: int) -> int | None:
+        """How many bytes the value of a simple cell of that timestamp has; None: it carries its length."""
+        return self.fixed_length if timestamp > self.dropped_at else self.length_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +130,19 @@ def table_shape(table: Table) -> TableShape:
         known: tuple[Column | DroppedColumn, ...] = (*table.dropped_columns.values(), *table.columns.values())
         for column in known:
             if column.kind in ("static", "regular"):
-                columns[column.kind == "static", column.name] = ColumnShape(column.name, *wire_shape(column.type))
+                place = column.kind == "static", column.name
+                columns[place] = _column_shape(column, columns.get(place), table)
         shape = TableShape(table, tuple(wire_shape(column.type)[0] for column in table.clustering), columns)
         _SHAPES[table.id] = shape
     return shape
+
+
+def _column_shape(column: Column | DroppedColumn, before: ColumnShape | None, table: Table) -> ColumnShape:
+    """`before`: what was dropped under its name."""
+    length, is_complex = wire_shape(column.type)
+    if before is None or before.complex or is_complex:
+        return ColumnShape(column.name, length, is_complex, length)
+    return ColumnShape(column.name, length, is_complex, before.fixed_length, table.dropped_columns[column.name].dropped_at)
 
 
 def column_name(raw: bytes) -> str:
@@ -412,7 +428,7 @@ class _Reader:
         value = b""
         if not flags & HAS_EMPTY_VALUE:
             # The type of a complex column is the collection itself, so its cells' values always carry a length.
-            value, pos = self.value(pos, None if column.complex else column.fixed_length)
+            value, pos = self.value(pos, None if column.complex else column.length(timestamp))
         return Cell(column.name, timestamp, value, path, ttl, deletion_time), pos
 
     # --- numbers and bytes ------------------------------------------------------------------------------------------------------
