@@ -35,6 +35,7 @@ from tests.commitlog.examples import (
 from tests.commitlog.test_encode import deletions, rows, updates
 from tests.commitlog.test_mutation import CLUSTERINGS, DELETION_TIMES, REAL, ROWS, WRONG
 from tests.ring.recording import Recording
+from tests.schema.examples import change, column_row, create_table, deleted_row, dropped_row
 from writetime.commitlog import cells_buffers
 from writetime.commitlog.cells import (
     CELLS,
@@ -652,6 +653,23 @@ def test_a_base_of_no_timestamp_is_the_epoch() -> None:
     body = b"\1" + TTL_TABLE.id.bytes + b"\4" + bytes(4) + b"\x10" + bases + b"\0\1" + bytes.fromhex("24 07 01")
     (chunk,) = both([body])
     assert chunk.rows["liveness_timestamp"].to_pylist() == [1_442_880_000_000_007]
+
+
+def test_what_was_dropped_is_told_by_the_log() -> None:
+    """The log has `dropped_time` in ms, which is no measure for cells of the same one."""
+    at = 1_700_000_000_000_000
+    columns = {name: Column(name, "regular", kind) for name, kind in (("v", "int"), ("w", "text"))}
+    table = Table("k", "t", UUID(int=5), {"p": Column("p", "partition_key", "int", 0), **columns})
+    learner = SchemaLearner()
+    learner.apply(create_table(table, at))
+    row = Row((), Liveness(at + 10), cells=(Cell("v", at + 10, bytes.fromhex("01020304")), Cell("w", at + 10, b"hello")))
+    mutation = Mutation((PartitionUpdate(table.id, bytes(4), rows=(row,)),))
+    body = encode_mutation(mutation, learner.schema())
+    drop = dropped_row("t", "v", at + 100, "regular", "int", (at + 100) // 1000)
+    learner.apply(change("k", columns=[deleted_row(("t", "v"), at + 100)], dropped_columns=[drop]))
+    learner.apply(change("k", columns=[column_row("t", "v", at + 200, "regular", "varint")]))
+    (chunk,) = both([body], learner.schema())
+    assert [each for _, each in unflatten(chunk)] == [mutation]
 
 
 @pytest.mark.parametrize("back", ["varint", "blob", "int"])

@@ -142,7 +142,10 @@ def _column_shape(column: Column | DroppedColumn, before: ColumnShape | None, ta
     length, is_complex = wire_shape(column.type)
     if before is None or before.complex or is_complex:
         return ColumnShape(column.name, length, is_complex, length)
-    return ColumnShape(column.name, length, is_complex, before.fixed_length, table.dropped_columns[column.name].dropped_at)
+    dropped = table.dropped_columns[column.name]
+    return ColumnShape(
+        column.name, length, is_complex, before.fixed_length, dropped.dropped_at if dropped.said_at is None else dropped.said_at
+    )
 
 
 def column_name(raw: bytes) -> str:

@@ -513,7 +513,8 @@ def _dropped(view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]
         kind = before.get("kind", "regular")
     if "type" in before and wire_shape(before["type"])[1] and not wire_shape(type_text)[1]:
         type_text = before["type"]
-    return DroppedColumn(name, _kind(name, kind), type_text, (values.get("dropped_time") or 0) * 1000)
+    said_at = view.told_at("dropped_columns", clustering)
+    return DroppedColumn(name, _kind(name, kind), type_text, (values.get("dropped_time") or 0) * 1000, said_at)
 
 
 def _kind(name: str, text: str) -> ColumnKind:

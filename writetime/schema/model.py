@@ -22,12 +22,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class DroppedColumn:
-    """A column that is no more. Cells with a timestamp <= `dropped_at` (µs) are to be discarded if it was added again."""
+    """A column that is no more. Cells with a timestamp <= `dropped_at` (µs) are to be discarded if it was added again.
+
+    `said_at`: when the drop was said (µs), up to which cells are of `type`; `dropped_at` is in whole ms, and ALTER TABLE … DROP … USING
+    TIMESTAMP may give any other. It is no part of what was dropped, nor counts when compared."""
 
     name: str
     kind: ColumnKind
     type: str
     dropped_at: int
+    said_at: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
