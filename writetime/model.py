@@ -56,7 +56,8 @@ class Cell:
     """One cell. A tombstone has ttl 0 and a local deletion time; an expiring cell has both; a plain one neither.
 
     `path` is None for simple columns, else the raw element key: list timeuuid, set element, map key, UDT field index (2 bytes).
-    `value` is b"" for tombstones, set elements and empty values (which are not the same as deleted).
+    `value` is b"" for tombstones, set elements and empty values (which are not the same as deleted). `tied`: it won, under the rule of
+    3.11, over a live cell of the same timestamp that expires at another time (`writetime.join.reconcile`). Only the state has such cells.
     """
 
     column: str
@@ -65,6 +66,7 @@ class Cell:
     path: bytes | None = None
     ttl: int = NO_TTL
     local_deletion_time: int = NO_DELETION_TIME
+    tied: bool = False
 
     @property
     def is_tombstone(self) -> bool:

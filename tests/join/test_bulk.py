@@ -23,7 +23,7 @@ from writetime.join.counters import Shard, encode_context
 from writetime.join.flat import Engine
 from writetime.join.order import ClusteringOrder
 from writetime.join.partition import PartitionState, SourcedUpdate, fold, max_timestamp
-from writetime.join.reconcile import settle_row
+from writetime.join.reconcile import Policy, settle_row
 from writetime.join.view import VisibleRow
 from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.schema.learn import SchemaLearner
@@ -61,9 +61,9 @@ def join(batch: Any, engine: Any, **options: Any) -> Joined:
 
 
 @settings(deadline=None, max_examples=200)
-@given(batches(), SINCES, st.sampled_from([{}, {"a": 2, "m": 1}]))
-def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[str, int]) -> None:
-    found = (as_lists(join(batch, engine, now=101, since=since, dropped=dropped)) for engine in ("python", "numba"))
+@given(batches(), SINCES, st.sampled_from([{}, {"a": 2, "m": 1}]), st.sampled_from(["4.0", "3.11"]))
+def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[str, int], policy: Policy) -> None:
+    found = (as_lists(join(batch, engine, now=101, since=since, dropped=dropped, policy=policy)) for engine in ("python", "numba"))
     in_python, compiled = found
     assert in_python == compiled
 

@@ -6,13 +6,14 @@ from functools import reduce
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import COUNTERS, NOW, WITH_STATICS, answer, as_answer, counter_updates, i32, update, updates
 from writetime.join.counters import decode_context, total
 from writetime.join.order import ClusteringOrder
-from writetime.join.reconcile import merge_updates
+from writetime.join.reconcile import Policy, merge_updates
 from writetime.join.view import visible_rows
 from writetime.model import Bound, Cell, DeletionTime, PartitionUpdate, RangeTombstone, Row
 
@@ -24,13 +25,19 @@ def merged(history: list[PartitionUpdate], order: ClusteringOrder = ORDER) -> Pa
     return reduce(lambda a, b: merge_updates(a, b, order), history, update())
 
 
+@pytest.mark.parametrize("policy", ["4.0", "3.11"])
 @given(updates, updates, updates)
-def test_merging_is_associative_commutative_and_idempotent(a: PartitionUpdate, b: PartitionUpdate, c: PartitionUpdate) -> None:
-    ab = merge_updates(a, b, ORDER)
-    assert ab == merge_updates(b, a, ORDER)
-    assert merge_updates(ab, c, ORDER) == merge_updates(a, merge_updates(b, c, ORDER), ORDER)
-    assert merge_updates(ab, b, ORDER) == ab
-    assert merge_updates(a, a, ORDER) == merge_updates(a, update(), ORDER)
+def test_merging_is_associative_commutative_and_idempotent(
+    policy: Policy, a: PartitionUpdate, b: PartitionUpdate, c: PartitionUpdate
+) -> None:
+    def merge(x: PartitionUpdate, y: PartitionUpdate) -> PartitionUpdate:
+        return merge_updates(x, y, ORDER, policy=policy)
+
+    ab = merge(a, b)
+    assert ab == merge(b, a)
+    assert merge(ab, c) == merge(a, merge(b, c))
+    assert merge(ab, b) == ab
+    assert merge(a, a) == merge(a, update())
 
 
 @given(counter_updates, counter_updates, counter_updates)

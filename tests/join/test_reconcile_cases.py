@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from writetime.join.counters import Shard, encode_context, total
-from writetime.join.reconcile import merge_deletions, merge_liveness, merge_rows, reconcile_cells, settle_row
+from writetime.join.reconcile import merge_deletions, merge_liveness, merge_rows, policy_of, reconcile_cells, settle_row
 from writetime.model import EXPIRED_LIVENESS_TTL, NO_TIMESTAMP, Cell, DeletionTime, Liveness, Row
 
 
@@ -43,6 +43,47 @@ CELLS = {
 def test_cells(winner: Cell, loser: Cell) -> None:
     assert reconcile_cells(winner, loser) == reconcile_cells(loser, winner) == winner
     assert reconcile_cells(winner, winner) == winner
+
+
+def mark(cell: Cell) -> Cell:
+    """As the winner of a tie that a ring may have decided otherwise."""
+    return replace(cell, tied=True)
+
+
+CELLS_OF_3_11 = {
+    "greater timestamp, though the older is a tombstone": (plain(2), tombstone(1), plain(2)),
+    "tie: tombstone beats plain": (tombstone(1), plain(1, b"zzz"), tombstone(1)),
+    "tie: tombstone beats expiring, even a later one": (tombstone(1, at=5), expiring(1, at=900), tombstone(1, at=5)),
+    "tie of tombstones: later deletion": (tombstone(1, at=6), tombstone(1, at=5), tombstone(1, at=6)),
+    "tie of plain: greater value by signed bytes": (plain(1, b"z"), plain(1, "é".encode()), plain(1, b"z")),
+    "tie of plain: a prefix is smaller": (plain(1, b"ab"), plain(1, b"a"), plain(1, b"ab")),
+    "tie, the one expires: greater value": (plain(1, b"b"), expiring(1, at=5, value=b"a"), mark(plain(1, b"b"))),
+    "tie, the other expires: greater value": (expiring(1, at=5, value=b"b"), plain(1, b"a"), mark(expiring(1, at=5, value=b"b"))),
+    "tie, the one expires, equal values: the one that stays": (plain(1, b"a"), expiring(1, at=5, value=b"a"), mark(plain(1, b"a"))),
+    "tie of expiring at two times: greater value": (
+        expiring(1, at=5, value=b"b"),
+        expiring(1, at=6, value=b"a"),
+        mark(expiring(1, at=5, value=b"b")),
+    ),
+    "tie of expiring at one time: greater value, nothing in doubt": (
+        expiring(1, at=5, value=b"b"),
+        expiring(1, at=5, value=b"a"),
+        expiring(1, at=5, value=b"b"),
+    ),
+    "a mark stays under the winner's equal": (mark(plain(1)), plain(1), mark(plain(1))),
+    "a mark goes with a younger cell": (plain(2), mark(plain(1)), plain(2)),
+    "a mark goes with a tombstone": (tombstone(1), mark(plain(1)), tombstone(1)),
+}
+
+
+@pytest.mark.parametrize(("winner", "loser", "merged"), CELLS_OF_3_11.values(), ids=CELLS_OF_3_11)
+def test_cells_of_3_11(winner: Cell, loser: Cell, merged: Cell) -> None:
+    assert reconcile_cells(winner, loser, policy="3.11") == reconcile_cells(loser, winner, policy="3.11") == merged
+
+
+def test_the_oldest_release_of_the_nodes_says_which_rule_holds() -> None:
+    assert policy_of(["3.11.19", "3.0.30"]) == policy_of(["4.1.10", "3.11.19", "4.1.10"]) == "3.11"
+    assert policy_of(["4.0.18", "5.0.6"]) == policy_of(["", "13.0"]) == policy_of([]) == "4.0"
 
 
 LIVENESS = {

@@ -34,7 +34,7 @@ from writetime.cql.ordered import RowKeys
 from writetime.join import flat
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.join.partition import PartitionState, SourcedUpdate, fold, max_timestamp
-from writetime.join.reconcile import merge_updates
+from writetime.join.reconcile import Policy, merge_updates
 from writetime.join.stream import Event, Head, Item, RowRecord, Settings
 from writetime.join.stream import fold as stream_fold
 from writetime.join.view import VisibleRow, visible_rows
@@ -54,10 +54,10 @@ def named(history: Iterable[PartitionUpdate]) -> list[tuple[object, PartitionUpd
     return list(enumerate(history))
 
 
-def merged(history: Iterable[PartitionUpdate], order: ClusteringOrder = ORDER) -> PartitionUpdate:
+def merged(history: Iterable[PartitionUpdate], order: ClusteringOrder = ORDER, *, policy: Policy = "4.0") -> PartitionUpdate:
     state = update()
     for each in history:
-        state = merge_updates(state, each, order)
+        state = merge_updates(state, each, order, policy=policy)
     return state
 
 
@@ -85,13 +85,18 @@ def by_row(changes: Iterable[Change]) -> dict[Clustering | None, list[Change]]:
     return rows
 
 
+@pytest.mark.parametrize("engine", ["python", "numba"])
+@pytest.mark.parametrize("policy", ["4.0", "3.11"])
 @often
 @given(history_of_updates)
-def test_one_batch_at_a_standing_clock_is_the_fold_of_whole_partitions(history: list[PartitionUpdate]) -> None:
+def test_one_batch_at_a_standing_clock_is_the_fold_of_whole_partitions(
+    policy: Policy, engine: flat.Engine, history: list[PartitionUpdate]
+) -> None:
     store = Store()
-    result = run(store, named(history), ORDER, now=NOW, since=NOW)
-    whole = fold(PartitionState(), [SourcedUpdate(u, number) for number, u in enumerate(history)], order=ORDER, now=NOW)
-    assert store.as_update(update()) == merged(history)
+    result = run(store, named(history), ORDER, now=NOW, since=NOW, policy=policy, engine=engine)
+    sourced = [SourcedUpdate(u, number) for number, u in enumerate(history)]
+    whole = fold(PartitionState(), sourced, order=ORDER, now=NOW, policy=policy)
+    assert store.as_update(update()) == merged(history, policy=policy)
     assert by_row(result.changes) == by_row((c.clustering, c.before, c.after, c.source, c.ts_micro) for c in whole.changes)
     assert set(result.applied) == {outcome.source for outcome in whole.outcomes if outcome.applied}
     expect_true_records(store, NOW)

@@ -21,7 +21,7 @@ from uuid import UUID
 from writetime.bootstrap import opaque
 from writetime.bootstrap.rows import Reading
 from writetime.join.counters import total
-from writetime.join.reconcile import merge_rows, reconcile_cells
+from writetime.join.reconcile import POLICY, Policy, merge_rows, reconcile_cells
 from writetime.join.view import is_live, is_live_cell, live_cells
 from writetime.model import NO_TTL, Cell, DeletionTime, Row
 
@@ -35,13 +35,14 @@ Key = tuple[str, bytes | None]
 class Comparison:
     """How rows of one table are compared. `lists`: names of its columns that are unfrozen lists. `untold`: those of elements
     of which the ring does not tell writetimes. `counter`: it counts. `first`: no reading of the table has come to its end yet, so that an
-    INSERT may be unknown of any row."""
+    INSERT may be unknown of any row. `policy`: by which batches merge."""
 
     lists: frozenset[str] = field(default_factory=frozenset)
     untold: frozenset[str] = field(default_factory=frozenset)
     counter: bool = False
     complete: bool = True
     first: bool = False
+    policy: Policy = POLICY
 
     def row(self, state: Row | None, ring: Row | None, reading: Reading) -> Row | None:
         """What to merge into a regular row; `ring` None: the ring shows no such row. None: nothing."""
@@ -97,7 +98,7 @@ class Comparison:
             return cell
         if cell.column in self.untold and held.value == cell.value and is_live_cell(held, reading.now):
             return None
-        if _alike(held, cell) or reconcile_cells(held, cell) == held:
+        if _alike(held, cell) or reconcile_cells(held, cell, policy=self.policy) == held:
             return None
         return cell
 
@@ -137,8 +138,8 @@ class Comparison:
         """The fix, if it changes anything."""
         if fix.is_empty:
             return None
-        settled = merge_rows(Row(old.clustering), old, counter=self.counter)
-        return None if merge_rows(settled, fix, counter=self.counter) == settled else fix
+        settled = merge_rows(Row(old.clustering), old, counter=self.counter, policy=self.policy)
+        return None if merge_rows(settled, fix, counter=self.counter, policy=self.policy) == settled else fix
 
 
 def _matched(held: Sequence[Cell], ring: Sequence[Cell], *, timed: bool) -> dict[int, int]:

@@ -22,7 +22,7 @@ from writetime.commitlog.cells import Decoded, unflatten
 from writetime.errors import MalformedMutation
 from writetime.join import flat
 from writetime.join.flat import NOTHING, Engine
-from writetime.join.reconcile import POLICY, Policy, is_legacy
+from writetime.join.reconcile import POLICY, Policy
 from writetime.model import NO_DELETION_TIME, DeletionTime, Row
 
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -94,7 +94,7 @@ def join(
     """
     if (kernel := flat.compiled(engine)) is not None:
         clock = _NEVER if since is None else since
-        rules = kernel.Rules(*kernel.NOT_COVERED, int(counter), is_legacy(policy, now), clock, now)
+        rules = kernel.Rules(*kernel.NOT_COVERED, int(counter), int(policy == "3.11"), clock, now)
         columns = _active_columns(active_timestamps, active_times, len(states))
         return _Joining(_group_numbers(groups, items, states), items, states, columns, flat.drops(dropped), rules, kernel).joined()
     actives = _actives(active_timestamps, active_times, len(states))
@@ -159,7 +159,7 @@ class _Folding:
     def _fold(self, state: bytes, items: list[tuple[int, bytes]], active: DeletionTime | None) -> bytes:
         self.versions.append(self._live(state))
         for number, item in items:
-            merged = flat.merge(state, item, active=active, counter=self.counter, policy=self.policy, now=self.now, engine="python")
+            merged = flat.merge(state, item, active=active, counter=self.counter, policy=self.policy, engine="python")
             self.applied.append(merged != state)
             if merged == state:
                 continue

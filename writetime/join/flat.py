@@ -12,7 +12,7 @@ is left of one that was deleted by a head, what SELECT shows of one that it does
     entry        flags        1 byte: kind (3 bits, `Kind`) and what is left out
                  timestamp    signed vint, the difference to the entry before (to 0 in the first); not if SAME_TIMESTAMP
                  ttl, time    vints, if MORTAL: ttl (0 for what is a deletion) and deletion time or expiry in s. SAME_MORTAL: those of
-                              the last entry that had any. Neither: ttl 0 and NO_DELETION_TIME
+                              the last entry that had any. Neither: ttl 0 and NO_DELETION_TIME. TIED (of cells) is `Cell.tied`
                  name         vint length, bytes (complex deletions and cells); not if SAME_COLUMN, as the entry before
                  path         vint length, bytes (elements)
                  value        vint length, bytes (cells)
@@ -64,6 +64,7 @@ SAME_COLUMN: Final = 8
 SAME_TIMESTAMP: Final = 16
 MORTAL: Final = 32
 SAME_MORTAL: Final = 64
+TIED: Final = 128
 
 _NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
 _IMMORTAL: Final = NO_TTL, NO_DELETION_TIME
@@ -150,12 +151,12 @@ class _Writer:
         self.entry(kind, deletion.marked_for_delete_at, NO_TTL, deletion.local_deletion_time, name)
 
     def cell(self, kind: Kind, name: bytes, cell: Cell) -> None:
-        self.entry(kind, cell.timestamp, cell.ttl, cell.local_deletion_time, name)
+        self.entry(kind | TIED if cell.tied else kind, cell.timestamp, cell.ttl, cell.local_deletion_time, name)
         if cell.path is not None:
             self._blob(cell.path)
         self._blob(cell.value)
 
-    def entry(self, kind: Kind, timestamp: int, ttl: int, time: int, name: bytes | None = None) -> None:
+    def entry(self, kind: int, timestamp: int, ttl: int, time: int, name: bytes | None = None) -> None:
         same_column = name is not None and name == self.column
         flags = kind | (SAME_COLUMN if same_column else 0) | (SAME_TIMESTAMP if timestamp == self.timestamp else 0)
         mortal = (ttl, time)
@@ -206,10 +207,10 @@ class _Reader:
             if kind >= _SIMPLE and not flags & SAME_COLUMN:
                 column = _column(self.blob())
             if kind == _SIMPLE:
-                cells.append(Cell(column, timestamp, self.blob(), None, ttl, time))
+                cells.append(Cell(column, timestamp, self.blob(), None, ttl, time, bool(flags & TIED)))
             elif kind == _ELEMENT:
                 path = self.blob()
-                cells.append(Cell(column, timestamp, self.blob(), path, ttl, time))
+                cells.append(Cell(column, timestamp, self.blob(), path, ttl, time, bool(flags & TIED)))
             elif kind == _LIVENESS:
                 liveness = Liveness(timestamp, ttl, time)
             elif kind in (_DELETION, _SHADOWABLE):
@@ -266,7 +267,6 @@ def merge(
     active: DeletionTime | None = None,
     counter: bool = False,
     policy: Policy = POLICY,
-    now: int | None = None,
     engine: Engine = "auto",
 ) -> bytes:
     """The settled flat row of two with the same clustering; `b""` if nothing is left. Either may be `b""`; both: `b""`.
@@ -277,20 +277,22 @@ def merge(
     if not a and not b:
         return NOTHING
     if (kernel := compiled(engine)) is not None:
-        found: bytes | None = kernel.merge(a, b, active=active, counter=counter, policy=policy, now=now)
+        found: bytes | None = kernel.merge(a, b, active=active, counter=counter, policy=policy)
         if found is not None:
             return found
     left, right = (decode(flat) if flat else None for flat in (a, b))
     some = left or right
     assert some is not None
     nothing = Row(some.clustering)
-    merged = merge_rows(left or nothing, right or nothing, active=active, counter=counter, policy=policy, now=now)
+    merged = merge_rows(left or nothing, right or nothing, active=active, counter=counter, policy=policy)
     return NOTHING if merged.is_empty else encode(merged)
 
 
-def settle(flat: bytes, *, active: DeletionTime | None = None, counter: bool = False, engine: Engine = "auto") -> bytes:
+def settle(
+    flat: bytes, *, active: DeletionTime | None = None, counter: bool = False, policy: Policy = POLICY, engine: Engine = "auto"
+) -> bytes:
     """The flat row without what its own deletions and `active` shadow; `b""` if nothing is left."""
-    return merge(NOTHING, flat, active=active, counter=counter, engine=engine)
+    return merge(NOTHING, flat, active=active, counter=counter, policy=policy, engine=engine)
 
 
 def live(flat: bytes, now: int, dropped: Mapping[str, int] = _NO_DROPS, *, engine: Engine = "auto") -> bytes:
@@ -344,6 +346,17 @@ def max_timestamp(flat: bytes, *, engine: Engine = "auto") -> int:
     found += [] if row.liveness is None else [row.liveness.timestamp]
     found += [] if row.deletion is None else [row.deletion.marked_for_delete_at]
     return max(found, default=NO_TIMESTAMP)
+
+
+def ties(flat: bytes, *, engine: Engine = "auto") -> int:
+    """How many cells of the row won a tie that a ring of 3.11 may have decided otherwise (`Cell.tied`)."""
+    if not flat:
+        return 0
+    if (kernel := compiled(engine)) is not None:
+        found: int | None = kernel.ties(flat)
+        if found is not None:
+            return found
+    return sum(cell.tied for cell in decode(flat).cells)
 
 
 def drops(dropped: Mapping[str, int]) -> bytes:

@@ -34,6 +34,7 @@ from writetime.join.kernel_rows import (
     live_cells,
     merge_rows,
     soonest_expiry,
+    tied_cells,
 )
 from writetime.join.kernel_shown import (
     ABSENT,
@@ -49,7 +50,7 @@ from writetime.join.kernel_shown import (
     show_rows,
     split_keys,
 )
-from writetime.join.reconcile import POLICY, Policy, is_legacy
+from writetime.join.reconcile import POLICY, Policy
 from writetime.model import DeletionTime
 
 __all__ = [
@@ -81,7 +82,7 @@ _i64: Any = np.int64
 
 # --- one row at a time -------------------------------------------------------------------------------------------------------------
 
-MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, JOIN, PACK, SHOW, SPLIT, DIFFER = range(9)
+MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER = range(10)
 
 
 class Single(NamedTuple):
@@ -116,7 +117,12 @@ def _do_single(arguments: Ints) -> None:
     elif this.task == LIVE:
         answer[0] = live_cells(buf, cur, 0, a, buf, this.out, this.spare, this.drops, this.b, rules)
     else:
-        answer[0] = soonest_expiry(buf, cur, 0, a, rules) if this.task == NEXT_EXPIRY else latest_timestamp(buf, cur, 0, a, rules)
+        if this.task == NEXT_EXPIRY:
+            answer[0] = soonest_expiry(buf, cur, 0, a, rules)
+        elif this.task == TIES:
+            answer[0] = tied_cells(buf, cur, 0, a, rules)
+        else:
+            answer[0] = latest_timestamp(buf, cur, 0, a, rules)
         answer[1] = cur[A + BAD]
 
 
@@ -301,7 +307,7 @@ def _rules(
     active: DeletionTime | None = None, *, counter: bool = False, policy: Policy = POLICY, since: int = _NEVER, now: int | None = None
 ) -> Rules:
     covered = NOT_COVERED if active is None else (1, active.marked_for_delete_at, active.local_deletion_time)
-    return Rules(*covered, int(counter), is_legacy(policy, now), since, _NEVER if now is None else now)
+    return Rules(*covered, int(counter), int(policy == "3.11"), since, _NEVER if now is None else now)
 
 
 _TASK, _BUF, _A, _B = (Single._fields.index(name) for name in ("task", "buf", "a", "b"))
@@ -355,11 +361,9 @@ def _ask(task: int, row: bytes, rules: Rules) -> int | None:
     return None if _desk.answer[1] else found
 
 
-def merge(
-    a: bytes, b: bytes, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY, now: int | None = None
-) -> bytes | None:
+def merge(a: bytes, b: bytes, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY) -> bytes | None:
     """As `flat.merge`; None if a row is damaged, or a counter odd."""
-    return _make(MERGE, a, b, _rules(active, counter=counter, policy=policy, now=now))
+    return _make(MERGE, a, b, _rules(active, counter=counter, policy=policy))
 
 
 def live(row: bytes, now: int, drops: bytes) -> bytes | None:
@@ -375,6 +379,11 @@ def next_expiry(row: bytes, after: int) -> int | None:
 def max_timestamp(row: bytes) -> int | None:
     """As `flat.max_timestamp`; None if the row is damaged."""
     return _ask(MAX_TIMESTAMP, row, _rules())
+
+
+def ties(row: bytes) -> int | None:
+    """As `flat.ties`; None if the row is damaged."""
+    return _ask(TIES, row, _rules())
 
 
 def compile_ahead() -> float:

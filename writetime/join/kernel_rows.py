@@ -27,14 +27,14 @@ LACKING: Final = -2
 A, B, W, LAST, CURSORS = 0, 20, 40, 60, 80
 POS, END, KIND, TIMESTAMP, TTL, TIME, LAST_TTL, LAST_TIME = range(8)
 NAME, NAME_LENGTH, PATH, PATH_LENGTH, VALUE, VALUE_LENGTH = range(8, 14)
-RANK, BAD, SEEN, IN_PLAY = range(14, 18)
+RANK, BAD, SEEN, IN_PLAY, TIED = range(14, 19)
 
 _LIVE, _DELETED, _SIMPLE, _COMPLEX, _DONE = range(5)
 """Ranks of entries: kinds that are merged with each other."""
 
 _LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE_CELL, _COMPLEX_DELETION, _ELEMENT = (int(kind) for kind in flat.Kind)
 _VERSION, _KIND, _SAME_COLUMN, _SAME_TIMESTAMP = flat.VERSION, flat.KIND, flat.SAME_COLUMN, flat.SAME_TIMESTAMP
-_MORTAL, _SAME_MORTAL = flat.MORTAL, flat.SAME_MORTAL
+_MORTAL, _SAME_MORTAL, _TIED = flat.MORTAL, flat.SAME_MORTAL, flat.TIED
 _EXPIRED, _NO_TIME, _NO_TIMESTAMP, _NO_TTL = EXPIRED_LIVENESS_TTL, NO_DELETION_TIME, NO_TIMESTAMP, NO_TTL
 ENTRY: Final = 64
 """More bytes than an entry has beside name, path and value: flags, numbers, lengths."""
@@ -49,7 +49,7 @@ _u8: Any = np.uint8
 
 class Rules(NamedTuple):
     """What merging needs to know. `covered`: there is a deletion from outside, at `active` µs, of `active_time` s. `legacy`: by the rules
-    of 3.11, at `now`. A clock runs from `since` to `now`: what expires in between is in play."""
+    of 3.11. A clock runs from `since` to `now`: what expires in between is in play."""
 
     covered: int
     active: int
@@ -185,6 +185,7 @@ def _next(buf: Bytes, cur: Ints, o: int, rules: Rules) -> None:
             cur[o + VALUE] = pos
             pos += cur[o + VALUE_LENGTH]
     cur[o + KIND], cur[o + TTL], cur[o + TIME], cur[o + POS] = kind, ttl, time, pos
+    cur[o + TIED] = flags & _TIED
     cur[o + SEEN] |= 1 << kind
     if pos > end or kind > _ELEMENT:
         cur[o + RANK], cur[o + BAD] = _DONE, 1
@@ -215,7 +216,7 @@ def _take(cur: Ints, o: int) -> None:
     """The entry at a cursor is the winning one, for now."""
     for i in range(KIND, VALUE_LENGTH + 1):
         cur[W + i] = cur[o + i]
-    cur[W + RANK] = cur[o + RANK]
+    cur[W + RANK], cur[W + TIED] = cur[o + RANK], cur[o + TIED]
 
 
 # --- writing entries ---------------------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ def _write(buf: Bytes, cur: Ints, o: int, out: Bytes, pos: int, room: int) -> in
     if need > room - pos:
         return LACKING
     same = cur[LAST + NAME] >= 0 and compare(buf, name, name_length, cur[LAST + NAME], cur[LAST + NAME_LENGTH]) == 0
-    pos = stamp(out, pos, cur, kind, same, cur[o + TIMESTAMP], cur[o + TTL], cur[o + TIME])
+    pos = stamp(out, pos, cur, kind | cur[o + TIED], same, cur[o + TIMESTAMP], cur[o + TTL], cur[o + TIME])
     if not same:
         pos = blob(out, pos, buf, name, name_length)
         cur[LAST + NAME], cur[LAST + NAME_LENGTH] = name, name_length
@@ -289,10 +290,10 @@ def _stays(buf: Bytes, cur: Ints, o: int, rules: Rules) -> bool:
     if cur[W + TIMESTAMP] != cur[o + TIMESTAMP]:
         return cur[W + TIMESTAMP] > cur[o + TIMESTAMP]  # type: ignore[no-any-return]
     if rules.legacy:
-        mine_lives = cur[W + TIME] == _NO_TIME or (cur[W + TTL] != _NO_TTL and rules.now < cur[W + TIME])
-        its_lives = cur[o + TIME] == _NO_TIME or (cur[o + TTL] != _NO_TTL and rules.now < cur[o + TIME])
-        if mine_lives != its_lives:
-            return its_lives  # type: ignore[no-any-return]
+        mine_dead = cur[W + TTL] == _NO_TTL and cur[W + TIME] != _NO_TIME
+        its_dead = cur[o + TTL] == _NO_TTL and cur[o + TIME] != _NO_TIME
+        if mine_dead != its_dead:
+            return mine_dead  # type: ignore[no-any-return]
         found = _compare_signed(buf, cur[W + VALUE], cur[W + VALUE_LENGTH], cur[o + VALUE], cur[o + VALUE_LENGTH])
         if found != 0:
             return found > 0
@@ -328,8 +329,14 @@ def _reconcile(buf: Bytes, cur: Ints, o: int, rules: Rules, spare: int, room: in
     mine_dead = cur[W + TTL] == _NO_TTL and cur[W + TIME] != _NO_TIME
     its_dead = cur[o + TTL] == _NO_TTL and cur[o + TIME] != _NO_TIME
     if not rules.counter or (mine_dead and its_dead):
+        tied = cur[W + TIED] | cur[o + TIED]
+        if rules.legacy and cur[W + TIME] != cur[o + TIME]:
+            tied = _i64(_TIED)
+        both_live = cur[W + TIMESTAMP] == cur[o + TIMESTAMP] and not mine_dead and not its_dead
         if not _stays(buf, cur, o, rules):
             _take(cur, o)
+        if both_live:
+            cur[W + TIED] = tied
         return spare
     if mine_dead or its_dead:
         if its_dead:
@@ -651,6 +658,8 @@ def live_cells(
             shows = ttl != _EXPIRED and (ttl == _NO_TTL or rules.now < time)
         elif lives and cur[A + RANK] >= _SIMPLE and cur[A + KIND] != _COMPLEX_DELETION and not _is_dropped(buf, cur, A, drops, drops_end):
             shows = True
+            # A reader cannot tell a cell that won a tie from another.
+            cur[A + TIED] = 0
             pos = _write(buf, cur, A, out, pos, room)
             if pos < 0:
                 return pos
@@ -681,3 +690,15 @@ def latest_timestamp(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) ->
         latest = max(latest, cur[A + TIMESTAMP])
         _next(buf, cur, A, rules)
     return latest
+
+
+@compiled
+def tied_cells(buf: Bytes, cur: Ints, a: int, a_end: int, rules: Rules) -> int:
+    """How many cells won a tie that a ring of 3.11 may have decided otherwise."""
+    _open(buf, cur, A, a, a_end, rules)
+    found = 0
+    while cur[A + RANK] < _DONE:
+        if cur[A + KIND] >= _SIMPLE_CELL and cur[A + TIED]:
+            found += 1
+        _next(buf, cur, A, rules)
+    return found

@@ -19,7 +19,7 @@ from typing import Literal
 
 from writetime.join.order import Clustering, ClusteringOrder, Position
 from writetime.join.ranges import PartitionDeletions
-from writetime.join.reconcile import merge_rows, merge_static_rows, settle_row
+from writetime.join.reconcile import POLICY, Policy, merge_rows, merge_static_rows, settle_row
 from writetime.join.view import VisibleRow, live_cells, statics_alone, visible, with_statics
 from writetime.model import NO_TIMESTAMP, Cell, PartitionUpdate, RangeTombstone, Row
 
@@ -109,14 +109,20 @@ def rows_needed(updates: Iterable[PartitionUpdate], order: ClusteringOrder) -> f
 
 
 def fold(
-    state: PartitionState, updates: Sequence[SourcedUpdate], *, order: ClusteringOrder, now: int, since: int | None = None
+    state: PartitionState,
+    updates: Sequence[SourcedUpdate],
+    *,
+    order: ClusteringOrder,
+    now: int,
+    since: int | None = None,
+    policy: Policy = POLICY,
 ) -> FoldResult:
     """Apply the updates in writetime order; `now` (s) says what shows, before as after.
 
     `since` (s), if given, is the `now` of the fold that made the state: what has expired in between becomes changes with the reason
     "expiry" ahead of all others, so that each `before` equals the last `after` across batches too. Neither argument is changed.
     """
-    folding = _Folding(state, order, now)
+    folding = _Folding(state, order, now, policy)
     if since is not None and since < now:
         folding.expire(since)
     applied = [False] * len(updates)
@@ -168,8 +174,9 @@ class _Before:
 class _Folding:
     """The working copy of a state. Rows go by identity (see ClusteringOrder); only what a step touches is looked at."""
 
-    def __init__(self, state: PartitionState, order: ClusteringOrder, now: int) -> None:
+    def __init__(self, state: PartitionState, order: ClusteringOrder, now: int, policy: Policy) -> None:
         self._order = order
+        self._policy = policy
         self._now = now
         self._start = state
         self._head = state.head
@@ -250,7 +257,8 @@ class _Folding:
         return True
 
     def _merge_static(self, row: Row | None) -> bool:
-        merged = merge_static_rows(self._static, row, active=self._deletions.partition, counter=self._order.counter)
+        active, counter = self._deletions.partition, self._order.counter
+        merged = merge_static_rows(self._static, row, active=active, counter=counter, policy=self._policy)
         if merged == self._static:
             return False
         self._static = merged
@@ -262,7 +270,8 @@ class _Folding:
         identity = self._order.identity(clustering)
         active = self._deletions.covering(self._index.position(identity, clustering))
         mine = self._rows.get(identity) or Row(clustering)
-        return self._replace(identity, merge_rows(mine, row, active=active, counter=self._order.counter), before)
+        merged = merge_rows(mine, row, active=active, counter=self._order.counter, policy=self._policy)
+        return self._replace(identity, merged, before)
 
     def _settle(self, identity: Hashable, before: _Before) -> None:
         row = self._rows.get(identity)

@@ -23,14 +23,14 @@ from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import groupby
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 
 from writetime.join import flat
 from writetime.join.flat import NOTHING, STATIC, Engine
 from writetime.join.order import ClusteringOrder
 from writetime.join.partition import MICROSECONDS, Reason
 from writetime.join.ranges import PartitionDeletions
-from writetime.join.reconcile import merge_static_rows
+from writetime.join.reconcile import POLICY, Policy, merge_static_rows
 from writetime.model import Bound, DeletionTime, PartitionUpdate, RangeTombstone, Row
 
 Versions = Literal["each", "last"]
@@ -95,6 +95,7 @@ class Settings:
     versions: Versions = "each"
     engine: Engine = "auto"
     dropped_before: Mapping[str, int] | None = None
+    policy: Policy = POLICY
 
 
 class Shown(NamedTuple):
@@ -273,7 +274,8 @@ class _Partition:
             self.news += news
             if update.deletion is not None and update.static_row is None:
                 self._partition_deletions.add(moment)
-            merged = merge_static_rows(statics.row, update.static_row, active=deletions.partition, counter=self.order.counter)
+            active, counter = deletions.partition, self.order.counter
+            merged = merge_static_rows(statics.row, update.static_row, active=active, counter=counter, policy=self.settings.policy)
             if news or merged != statics.row:
                 yield Applied(item.update)
             statics.put(_Step(moment, item.source, None), merged)
@@ -399,11 +401,20 @@ class _Statics:
             self._steps.append(step._replace(what=cells))
 
 
+class _How(TypedDict):
+    """Options of `flat.merge` that are the same for all rows."""
+
+    counter: bool
+    policy: Policy
+    engine: Engine
+
+
 class _RowFolding:
     """One row while it is folded: `row` is its state so far."""
 
     def __init__(self, partition: _Partition, key: bytes, row: bytes) -> None:
         self.partition, self.key, self.row = partition, key, row
+        self._how: _How = {"counter": partition.order.counter, "policy": partition.settings.policy, "engine": partition.engine}
         self._clock = partition.start
         self._deletions = partition.sweep.at(key)
         self._statics = _Walk(partition.statics)
@@ -464,14 +475,14 @@ class _RowFolding:
             if covering.moment == moment:
                 source, deleted = covering.source, covering.what.reason
         if covering is not None and self.row:
-            self.row = flat.settle(self.row, active=self._active, counter=self.partition.order.counter, engine=self.partition.engine)
+            self.row = flat.settle(self.row, active=self._active, **self._how)
         for step in self._statics.until(moment):
             self._cells = step.what
             source = step.source if step.moment == moment else source
         return source, deleted
 
     def _merge(self, part: bytes) -> bool:
-        merged = flat.merge(self.row, part, active=self._active, counter=self.partition.order.counter, engine=self.partition.engine)
+        merged = flat.merge(self.row, part, active=self._active, **self._how)
         changed = merged != self.row
         self.row = merged
         return changed

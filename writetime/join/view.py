@@ -74,7 +74,8 @@ def live_cells(row: Row | None, *, now: int, dropped: Mapping[str, int] = _NO_DR
     """The row's cells that are alive at `now` (s). `dropped` maps a dropped column to the timestamp (µs) up to which its cells are gone."""
     if row is None:
         return ()
-    cells = tuple(cell for cell in row.cells if is_live_cell(cell, now))
+    # A reader cannot tell a cell that won a tie from another.
+    cells = tuple(replace(cell, tied=False) if cell.tied else cell for cell in row.cells if is_live_cell(cell, now))
     return tuple(cell for cell in cells if not _is_dropped(cell, dropped)) if dropped else cells
 
 
