@@ -62,6 +62,7 @@ from writetime.batch.documents import (
     ShardVersions,
     total,
 )
+from writetime.batch.identity import owner
 from writetime.batch.logs_in import begun, is_late, node_ends
 from writetime.batch.pieces import of_batch, with_bytes
 from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
@@ -775,7 +776,17 @@ class Batch:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
         cells = self.config.events.shape == "cells"
         beside = self.manifest.namespace
-        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, self._fence(), cells=cells, beside=beside)
+        who = owner(self.store, names.live(self.manifest.cluster, beside), self.config.pipeline)
+        return Warehouse(
+            self.spark,
+            self.config.catalog.name,
+            self.config.warehouse,
+            self._fence(),
+            cells=cells,
+            beside=beside,
+            owner=who,
+            batch_id=self.manifest.id,
+        )
 
 
 def _single_updates(done: list[dict[str, Any]], schema: Schema) -> Counter[str]:

@@ -3,25 +3,28 @@
 A publisher's progress is one record a stream of events, keyed by its topic, in `<prefix>.__progress`, holding (batch, ordinal) of the last
 event sent: the topic is compacted, so it never expires as consumer-group offsets do. It has one partition a publisher, because readers of
 committed records see nothing behind an open transaction, and another publisher's may be open at any time. Progress may only be read after
-init_transactions has fenced and settled what an earlier owner of the same transactional id left open. Knows no Spark.
+init_transactions has fenced and settled what an earlier owner of the same transactional id left open, and is read to the partition's
+very end. It names the id of the batch that it has reached: progress in a batch that there is not, or beyond the last seal, is another
+chain's, and its stream waits for a person. Whose the topics are stands in each of its partitions. Knows no Spark.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
 from confluent_kafka.cimpl import NewTopic
 
+from writetime.batch.identity import Owner, batch_id
 from writetime.config import KafkaConfig
 from writetime.cql.names import from_topic, topic_clashes
 from writetime.envelope import progress_topic, quarantine_topic
@@ -73,7 +76,44 @@ _OF_EVERY_CLIENT = (
 _BESIDE = 256  # a record's frame and its headers
 _GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
-Position = tuple[int, int]
+_OWNER_KEY = b"__pipeline"
+"""Of the record that says whose the topics are. Streams go by topics, whose names hold a dot."""
+
+
+class Position(NamedTuple):
+    """The last event of a stream that was sent, and the id of its batch, if that has one."""
+
+    batch: int
+    ordinal: int
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The batches whose events are published: in which bucket, of which cluster, and the last one that is sealed."""
+
+    bucket: str
+    cluster: str
+    upto: int
+
+    def id_of(self, number: int) -> str | None:
+        return batch_id(self.bucket, self.cluster, number)
+
+    def why_not(self, stream: str, reached: Position) -> PublishError | None:
+        """Why a stream with that progress cannot go on; None if it can."""
+        known = self.id_of(reached.batch) if reached.id is not None and reached.batch <= self.upto else None
+        if reached.batch <= self.upto and known in (None, reached.id):
+            return None
+        beyond = f"{self.upto} is the last that is sealed" if reached.batch > self.upto else "that batch is another one by now"
+        return PublishError(
+            f"its events were sent up to batch {reached.batch}, and {beyond}: its progress is that of another chain of batches",
+            operation="publish events",
+            obj=stream,
+            hint="`batches/` of the bucket was put back from a backup or made anew, and Kafka was not. Put it back as it was; or give the "
+            "pipeline another `topic.prefix`; or let all events of the table go out again (`cdc_publish`, `again`).",
+        )
+
+
 Headers = list[tuple[str, str | bytes | None]]
 
 
@@ -220,9 +260,12 @@ class Sent:
 
 @dataclass(frozen=True)
 class Publisher:
-    """Sends the shares of one or more publishers; travels to the executors, hence holds configuration only."""
+    """Sends the shares of one or more publishers; travels to the executors, hence holds configuration only. Without a `chain` progress is
+    taken as it is; without an `owner` the topics are anybody's."""
 
     kafka: KafkaConfig
+    chain: Chain | None = None
+    owner: Owner | None = None
 
     def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
         """Rows of RECORDS, each publisher's in one run and in order. Yields what became of each run."""
@@ -261,13 +304,30 @@ class Publisher:
 
     def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
         producer = self._producer(publisher)
-        done = read_progress(self.kafka, publisher)
-        stuck: dict[str, PublishError] = {}
-        new = (row for row in rows if row.stream not in stuck and (row.batch, row.ordinal) > done.get(row.stream, (0, 0)))
+        done, claimed = _read_progress(self.kafka, publisher)
+        _expect_own(self.kafka, self.owner, claimed)
+        if self.owner is not None and claimed is None:
+            self._claim(producer, publisher, self.owner)
+        stuck = self._of_another_chain(done)
+        new = (row for row in rows if row.stream not in stuck and (row.batch, row.ordinal) > done.get(row.stream, (0, 0))[:2])
         events = 0
         for chunk in chunks(new):
             events += self._send_chunk(producer, publisher, chunk, stuck)
         return Sent(events, stuck)
+
+    def _of_another_chain(self, done: Mapping[str, Position]) -> dict[str, PublishError]:
+        if self.chain is None:
+            return {}
+        found = {stream: self.chain.why_not(stream, reached) for stream, reached in done.items()}
+        return {stream: error for stream, error in found.items() if error is not None}
+
+    def _claim(self, producer: Producer, publisher: int, owner: Owner) -> None:
+        """Note whose the topics are: what a version before this one began is taken over."""
+        log.info("topics are this pipeline's from now on", prefix=self.kafka.topic_prefix, publisher=publisher, pipeline=str(owner.id))
+        producer.begin_transaction()
+        told = owner.model_dump_json().encode()
+        _produce(producer, progress_topic(self.kafka.topic_prefix), _OWNER_KEY, told, None, partition=publisher)
+        producer.commit_transaction(_TIMEOUT_SECONDS)
 
     def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
         """Send the rows in one transaction; how many went. A topic with an event that the producer or the broker refuses goes no further,
@@ -320,9 +380,9 @@ class Publisher:
                     _produce(producer, stream, former, None, delivered, headers=self._headers(row))
                 if row.deletes and self.kafka.tombstones_on_delete:
                     _produce(producer, topic, row.key, None, delivered, headers=self._headers(row))
-                reached[stream] = (row.batch, row.ordinal)
+                reached[stream] = Position(row.batch, row.ordinal)
             for stream, position in reached.items():
-                told = json.dumps(position).encode()
+                told = self._progress(position)
                 _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), told, delivered, partition=publisher)
         except KafkaException:
             # A transaction of which an event was refused takes no more: that is the reason then.
@@ -333,6 +393,27 @@ class Publisher:
             pass
         # Aborting adds to them.
         return sent, list(failed)
+
+    def _progress(self, reached: Position) -> bytes:
+        found = self.chain.id_of(reached.batch) if self.chain else None
+        return json.dumps([reached.batch, reached.ordinal, *([found] if found else [])]).encode()
+
+
+def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
+    """PublishError if the topics of the prefix are another pipeline's. To be asked before a publisher is made: it would end that one's."""
+    for number in range(kafka.publishers):
+        _expect_own(kafka, owner, _read_progress(kafka, number, settled=False)[1])
+
+
+def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) -> None:
+    other = owner.other(claimed) if owner else None
+    if other is not None:
+        raise PublishError(
+            f"its topics belong to {other}",
+            operation="publish events",
+            obj=kafka.topic_prefix,
+            hint="Give this pipeline another `topic.prefix`.",
+        )
 
 
 def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
@@ -413,7 +494,13 @@ def _refused(topic: str, error: KafkaError) -> PublishError:
 
 
 def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
-    """Committed progress of one publisher, by stream."""
+    """Committed progress of one publisher, by stream. PublishError, retriable, if a transaction is open there: what it will have been is
+    not known yet."""
+    return _read_progress(kafka, publisher)[0]
+
+
+def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) -> tuple[dict[str, Position], bytes | None]:
+    """The same, and whose the topics are. Only if it is to be `settled` has it to be the very end of the partition."""
     consumer = Consumer(
         {
             **client_options(kafka),
@@ -424,6 +511,7 @@ def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
         }
     )
     progress: dict[str, Position] = {}
+    claimed: bytes | None = None
     try:
         consumer.assign([TopicPartition(progress_topic(kafka.topic_prefix), publisher, 0)])
         while True:
@@ -438,17 +526,37 @@ def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
             failure = message.error()
             if failure is None:
                 stream, told = (message.key() or b"").decode(), message.value()
-                if told is None:
+                if message.key() == _OWNER_KEY:
+                    claimed = told
+                elif told is None:
                     progress.pop(stream, None)  # `forget`
                 else:
-                    batch, ordinal = json.loads(told)
-                    progress[stream] = (batch, ordinal)
+                    progress[stream] = Position(*json.loads(told))
             elif failure.code() == KafkaError._PARTITION_EOF:
-                return progress
+                if settled:
+                    _expect_end(kafka, publisher, message.offset() or 0)
+                return progress, claimed
             else:
                 raise KafkaException(failure)
     finally:
         consumer.close()
+
+
+def _expect_end(kafka: KafkaConfig, publisher: int, stable: int) -> None:
+    """PublishError if there is more in the partition than readers of committed records see up to the offset `stable`."""
+    partition = TopicPartition(progress_topic(kafka.topic_prefix), publisher)
+    admin = AdminClient(client_options(kafka))
+    latest: Any = OffsetSpec
+    asked = admin.list_offsets({partition: latest.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    end = asked[partition].result(_TIMEOUT_SECONDS).offset
+    if end > stable:
+        raise PublishError(
+            f"a transaction is open in partition {publisher}: it can be read up to {stable}, and ends at {end}",
+            operation="read the publishers' progress",
+            obj=partition.topic,
+            retriable=True,
+            hint=f"It ends by itself when its producer's time is over. {_WAIT}",
+        )
 
 
 def _meant(error: KafkaException | SystemError) -> KafkaException:

@@ -28,12 +28,13 @@ from spark_jobs.encode import PUT_ASIDE, Encoder, Life, Oversized, Tells
 from spark_jobs.ending import ends_telling
 from spark_jobs.failures import spark_failures
 from spark_jobs.files import files_up_to, to_files
-from spark_jobs.kafka import RECORDS, Publisher, ensure_topics, forget, heartbeat_topic, message_limits, send_heartbeat
+from spark_jobs.kafka import RECORDS, Chain, Publisher, ensure_topics, expect_own, forget, heartbeat_topic, message_limits, send_heartbeat
 from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse, may_be_respelled
 from writetime import __version__, envelope, names
 from writetime.batch.check import known_schema
+from writetime.batch.identity import owner
 from writetime.batch.pieces import Piece, of_batch, unsent, with_bytes
 from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
 from writetime.batch.publish import Published, read_published, write_published
@@ -86,7 +87,8 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
         nothing = read_published(store, config.cluster.name) or Published(batch=0, events=0)
         return nothing if config.kafka is None else _with_heartbeat(config, config.kafka, store, nothing)
     if again and config.kafka is not None:
-        _forget(config, config.kafka, store, again)
+        expect_own(config.kafka, owner(store, config.cluster.name, config.pipeline))
+        _forget(config, config.kafka, store, again, sealed.number)
     sinks = _Sinks(config, store, sealed.number, everything)
     published = sinks.known or Published(batch=0, events=0)
     published = published.model_copy(update={"events": 0})
@@ -111,7 +113,7 @@ class _Sinks:
 
     def __init__(self, config: PipelineConfig, store: Store, upto: int, everything: bool) -> None:
         self.config, self.store, self.upto = config, store, upto
-        self.known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name)
+        self.known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name, upto)
         behind = self.known is None or self.known.batch < upto or bool(self.known.waiting)
         self.kafka_due = config.kafka is not None and (everything or behind)
         self._filed, self.not_filed = self._files_up_to(everything)
@@ -139,13 +141,14 @@ class _Sinks:
         return published, None
 
 
-def _known(store: Store, cluster: str) -> Published | None:
-    """The note of how far Kafka has been told; none by runs that had no Kafka, which may have come since."""
+def _known(store: Store, cluster: str, upto: int) -> Published | None:
+    """The note of how far Kafka has been told; none by runs that had no Kafka, which may have come since. And none that speaks of another
+    chain of batches: what Kafka itself says is looked at then."""
     known = read_published(store, cluster)
-    return known if known is not None and known.kafka else None
+    return known if known is not None and known.kafka and known.is_of(store, cluster, upto) else None
 
 
-def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str]) -> None:
+def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], upto: int) -> None:
     """Let these tables have been sent up to no batch, in Kafka and by the note: whatever happens then, a later run goes on with them. What
     an earlier attempt has let so is left as it is, or what that one has sent would go out once more."""
     cluster = config.cluster.name
@@ -153,7 +156,7 @@ def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Se
     if unknown := [name for name in tables if name not in found]:
         hint = f"Known are {', '.join(sorted(found))}." if found else ""
         raise ConfigError("the bucket knows of no such table", operation="publish again", obj=", ".join(unknown), hint=hint)
-    known = _known(store, cluster) or Published(batch=0, events=0)
+    known = _known(store, cluster, upto) or Published(batch=0, events=0)
     fresh = [name for name in tables if known.reasons.get(name) != _AGAIN]
     if not fresh:
         return
@@ -192,16 +195,18 @@ class Outbox:
         self.store = store
         self.spark = spark
         self.upto = upto
+        self.owner = owner(store, config.cluster.name, config.pipeline)
 
     def drain(self, *, everything: bool) -> Published:
         """Send what is not in Kafka yet. `everything` disregards the note of how far publishing is known to be.
 
         What cannot be sent holds up nothing else. If it may go out later by itself, its error is raised when the rest is out."""
         cluster = self.config.cluster.name
-        known = (None if everything else _known(self.store, cluster)) or Published(batch=0, events=0)
+        publisher = Publisher(self.kafka, Chain(self.config.bucket, cluster, self.upto), self.owner)
+        known = (None if everything else _known(self.store, cluster, self.upto)) or Published(batch=0, events=0)
         records, refused = self._records(known)
         with spark_failures():
-            sent = [] if records is None else records.rdd.mapPartitions(Publisher(self.kafka).send_all).collect()
+            sent = [] if records is None else records.rdd.mapPartitions(publisher.send_all).collect()
         refused |= {self._named(stream): error for found in sent for stream, error in found.stuck.items()}
         with spark_failures():
             self._tell_warehouse(known)
@@ -215,6 +220,7 @@ class Outbox:
             waiting={name: known.sent(name) for name in sorted(refused)},
             reasons={name: str(refused[name]) for name in sorted(refused)},
             heartbeat=known.heartbeat,
+            id=read_manifest(self.store, cluster, self.upto).id,
         )
         write_published(self.store, cluster, published)
         return published
@@ -252,6 +258,7 @@ class Outbox:
         wanted = sorted({topics[name] for name in found if name not in refused})
         others = [*([self.kafka.topic_prefix] if statements else []), *([] if tells is None else [tells.topic])]
         unmade = ensure_topics(self.kafka, [*wanted, *others])
+        expect_own(self.kafka, self.owner)
         refused |= {self._named(topic): error for topic, error in unmade.items()}
         silent = self._limit(
             encoders, [topic for topic in wanted if topic not in unmade], None if tells and tells.topic in unmade else tells
@@ -373,7 +380,7 @@ class Outbox:
     def _expected(self) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent: by the seals since, and by its note."""
         cluster = self.config.cluster.name
-        note = _known(self.store, cluster) or Published(batch=0, events=0)
+        note = _known(self.store, cluster, self.upto) or Published(batch=0, events=0)
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
         told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
         # Of a life that is over its id comes behind the name (Table.label).

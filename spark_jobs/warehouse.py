@@ -33,6 +33,7 @@ from spark_jobs.failures import why
 from spark_jobs.pages import last_rows, told_rows
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from spark_jobs.scan import Batches
+from writetime.batch.identity import Owner
 from writetime.batch.pieces import Piece
 from writetime.batch.pinned import VerdictAdded, addition
 from writetime.batch.plan import read_sealed
@@ -49,18 +50,21 @@ Facts = Literal["map", "struct", "none"]
 log = structlog.get_logger()
 
 _BATCH_PROPERTY = "writetime.batch"
+_BATCH_ID_PROPERTY = "writetime.batch-id"
 _STEP_PROPERTY = "writetime.step"
-"""Of a snapshot: the batch that made it, and whether it brought `rows`, took the values of `dropped` columns, or, as `refill`, moved values
-to a column of another type."""
+"""Of a snapshot: the batch that made it, its id, and whether it brought `rows`, took the values of `dropped` columns, or, as `refill`,
+moved values to a column of another type."""
 _SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
+_OWNER_PROPERTY = "writetime.pipeline"
 _FACTS_PROPERTY = "writetime.cell-facts"
 _KEYS_PROPERTY = "writetime.keys"
 _DROPPED_PROPERTY = "writetime.dropped"
 _REFILL_PROPERTY = "writetime.refill"
 _SCHEMA_PROPERTY = "writetime.schema."
-"""Of a table: whose rows it holds, how it keeps facts of cells, the key columns by their CQL names, the dropped columns whose values have
-been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each schema version in it means."""
+"""Of a table: whose rows it holds, which pipeline it belongs to, how it keeps facts of cells, the key columns by their CQL names, the
+dropped columns whose values have been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each
+schema version in it means."""
 _QUARANTINE_ID = "quarantine"
 """What the quarantine table has for an id."""
 _CONFLICTS = (
@@ -71,6 +75,10 @@ _CONFLICTS = (
 _ATTEMPTS = 8
 _LONGEST = 300  # characters of Iceberg's reason: it may list every file
 _PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
+_ANOTHER_CHAIN = (
+    "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Put both back to the same time; or give "
+    "the pipeline a warehouse without these tables."
+)
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
 
@@ -186,7 +194,8 @@ class _Notes:
 class Warehouse:
     """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
     to tables of another name. `cells`: changes tell when cells were written, and when they expire. `beside`: the namespace that a replay
-    goes into, beside the live tables."""
+    goes into, beside the live tables. `owner`: the pipeline that writes, whose the tables are from then on; a table of another is
+    somebody else's. `batch_id`: the id of the batch that writes."""
 
     def __init__(
         self,
@@ -197,6 +206,8 @@ class Warehouse:
         *,
         cells: bool = False,
         beside: str | None = None,
+        owner: Owner | None = None,
+        batch_id: UUID | None = None,
     ) -> None:
         self.spark = spark
         self.catalog = catalog
@@ -204,6 +215,8 @@ class Warehouse:
         self.fence = fence
         self.cells = cells
         self.beside = beside
+        self.owner = owner
+        self.batch_id = batch_id
         self._notes = _Notes(spark)
         self._making = Lock()
 
@@ -264,7 +277,7 @@ class Warehouse:
             told = told_rows(to_arrow_schema(held.columns), about, cells=self.cells)
             rows = events.filter("told > 0").mapInArrow(told, schema=held.columns)
             try:
-                self._overwrite(held.name, seen, rows, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
+                self._overwrite(held.name, seen, rows, F.col("batch") == batch, self._about(batch))
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
                     raise
@@ -283,12 +296,12 @@ class Warehouse:
                 return
             nothing = self.spark.createDataFrame([], held.columns)
             try:
-                self._overwrite(held.name, seen, nothing, F.col("batch") == batch, {_BATCH_PROPERTY: str(batch)})
+                self._overwrite(held.name, seen, nothing, F.col("batch") == batch, self._about(batch))
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
                     raise
                 self._expect_open(batch)
-                with self._notes.told({_BATCH_PROPERTY: str(batch)}):
+                with self._notes.told(self._about(batch)):
                     self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch}")
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
@@ -305,7 +318,7 @@ class Warehouse:
             _, held = self._place(self._current_in(table), table, batch)
             seen, done = (None, True) if held is None else self._look_at(held, batch)
             if held is not None and seen is not None and not done:
-                held.empty(_snapshot_properties(batch, "rows"))
+                held.empty(self._about(batch, "rows"))
 
     def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
         with self._fenced(batch):
@@ -321,7 +334,7 @@ class Warehouse:
             if anew or seen is None:
                 # Nothing to merge with, which is what merging costs most for.
                 kept = rows.filter(F.col(OP) != "d")
-                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), _snapshot_properties(batch, "rows"))
+                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), self._about(batch, "rows"))
             else:
                 self._merge(held.name, shape, columns, rows, batch)
 
@@ -337,7 +350,7 @@ class Warehouse:
     def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
         """Put a batch's events in the place of those that it has there, one by one. Dying between the two steps loses nothing."""
         self._expect_open(batch)
-        with self._viewed(rows) as view, self._notes.told({_BATCH_PROPERTY: str(batch)}):
+        with self._viewed(rows) as view, self._notes.told(self._about(batch)):
             self.spark.sql(
                 f"MERGE INTO {held.name} t USING {view} s ON t.batch = {batch} AND t.ordinal = s.ordinal "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
@@ -345,7 +358,7 @@ class Warehouse:
             self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
 
     def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
-        with self._viewed(rows) as view, self._notes.told(_snapshot_properties(batch, "rows")):
+        with self._viewed(rows) as view, self._notes.told(self._about(batch, "rows")):
             self.spark.sql(merge_statement(name, view, shape, columns))
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
@@ -384,16 +397,16 @@ class Warehouse:
         elif held.properties.get(_ID_PROPERTY) != _QUARANTINE_ID:
             log.error("pieces not told of: somebody else made the table", table=name, batch=batch, pieces=len(pieces))
             return
-        seen, _ = self._look_at(held, batch)
+        seen, _ = self._look_at(held, batch, shared=True)
         rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in pieces]
         given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
         # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
         given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)
         if seen is None:
-            self._overwrite(name, seen, given, F.lit(True), {_BATCH_PROPERTY: str(batch)})
+            self._overwrite(name, seen, given, F.lit(True), self._about(batch))
             return
         # The cluster as a literal: rows of other ones, which another pipeline may write meanwhile, are no conflict.
-        with self._viewed(given) as view, self._notes.told({_BATCH_PROPERTY: str(batch)}):
+        with self._viewed(given) as view, self._notes.told(self._about(batch)):
             self.spark.sql(
                 f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(pieces[0].cluster)} AND t.name = s.name "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
@@ -409,7 +422,7 @@ class Warehouse:
         columns = from_arrow_schema(changes_schema(shape))
         if held is None:
             held = self._create(name, columns, {_ID_PROPERTY: str(table.id)}, "days(changed_at)")
-        self._evolve(held, columns, changes_rows(shape), {**told, **_keys(shape)}, batch)
+        self._evolve(held, columns, changes_rows(shape), {**told, **_keys(shape), **self._claim()}, batch)
         return held
 
     def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
@@ -430,7 +443,7 @@ class Warehouse:
                 replaced = steps(columns, held.columns, current_rows(shape)).replaced
                 news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
             self._take_dropped(held, facts, news, batch)
-        told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes()}
+        told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
         self._evolve(held, columns, current_rows(shape), told, batch)
         if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):
             self._refill(held, refill, batch)
@@ -455,7 +468,7 @@ class Warehouse:
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
-        with self._notes.told(_snapshot_properties(batch, "refill")):
+        with self._notes.told(self._about(batch, "refill")):
             self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
@@ -466,7 +479,7 @@ class Warehouse:
         gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
         if gone:
             self._expect_open(batch)
-            with self._notes.told(_snapshot_properties(batch, "dropped")):
+            with self._notes.told(self._about(batch, "dropped")):
                 self.spark.sql(_drop_statement(held.name, facts, gone))
 
     # --- the rest --------------------------------------------------------------------------------------------------------
@@ -482,12 +495,53 @@ class Warehouse:
         made = _passed(self.fence, batch, last_rows(to_arrow_schema(rows), respelled))
         return (events if respelled else events.filter("last > 0")).mapInArrow(made, schema=rows)
 
-    def _look_at(self, held: IcebergTable, batch: int) -> tuple[int | None, bool]:
-        """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it."""
+    def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
+        """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it. Other
+        pipelines write to a `shared` table as well."""
         held.refresh()
-        seen = held.snapshot, _has_batch(held, batch)
+        summaries = held.summaries
+        seen = held.snapshot, _has_batch(summaries, batch)
         self._expect_open(batch)
+        if self.batch_id is not None and not shared:
+            self._expect_own_chain(held.name, summaries, batch)
         return seen
+
+    def _expect_own_chain(self, name: str, summaries: list[dict[str, str]], batch: int) -> None:
+        """BatchError if the table holds a batch that can only be another chain's: one above the open one, or of its number with another
+        id."""
+        for each in summaries:
+            number, told = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
+            if number > batch or (number == batch and told not in (None, str(self.batch_id))):
+                raise BatchError(
+                    f"it holds batch {number} of another chain of batches, and this one is at {batch}",
+                    operation="commit a batch",
+                    obj=name,
+                    hint=_ANOTHER_CHAIN,
+                )
+
+    def _about(self, batch: int, step: str | None = None) -> dict[str, str]:
+        """What a snapshot tells of itself."""
+        told = {_BATCH_PROPERTY: str(batch)}
+        if self.batch_id is not None:
+            told[_BATCH_ID_PROPERTY] = str(self.batch_id)
+        return told if step is None else {**told, _STEP_PROPERTY: step}
+
+    def _claim(self) -> dict[str, str]:
+        """What says on a table whose it is."""
+        return {} if self.owner is None else {_OWNER_PROPERTY: self.owner.model_dump_json()}
+
+    def _life_of(self, held: IcebergTable) -> str:
+        """Id of the Cassandra table whose rows the table holds. BatchError of a table that is not this pipeline's."""
+        life = _life(held)
+        other = self.owner.other(held.properties.get(_OWNER_PROPERTY)) if self.owner else None
+        if other is not None:
+            raise BatchError(
+                f"it belongs to {other}",
+                operation="open a warehouse table",
+                obj=held.name,
+                hint="Give one of the pipelines a catalog of its own, or leave the table out (`tables.exclude`).",
+            )
+        return life
 
     def _expect_open(self, batch: int) -> None:
         if self.fence is not None:
@@ -537,11 +591,11 @@ class Warehouse:
         called = to_column(table.name)
         plain = self._name(namespace, called)
         held = self._held(plain)
-        life = None if held is None else _life(held)
+        life = None if held is None else self._life_of(held)
         if life != str(table.id) and table.dropped:
             plain = self._name(namespace, _life_name(called, table.id))
             held = self._held(plain)
-            life = None if held is None else _life(held)
+            life = None if held is None else self._life_of(held)
         elif life not in (None, str(table.id)):
             # The new name stands without its catalog: Spark would take that for a namespace.
             aside = f"{quoted(namespace)}.{quoted(_life_name(called, UUID(life)))}"
@@ -562,7 +616,7 @@ class Warehouse:
     def _life(self, name: str) -> str | None:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
         held = self._held(name)
-        return None if held is None else _life(held)
+        return None if held is None else self._life_of(held)
 
     def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> IcebergTable:
         with self._making:
@@ -599,12 +653,8 @@ def _life(held: IcebergTable) -> str:
     return properties[_ID_PROPERTY]
 
 
-def _has_batch(table: IcebergTable, batch: int) -> bool:
-    return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in table.summaries)
-
-
-def _snapshot_properties(batch: int, step: str) -> dict[str, str]:
-    return {_BATCH_PROPERTY: str(batch), _STEP_PROPERTY: step}
+def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
+    return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
 
 
 def _keys(shape: RowShape) -> dict[str, str]:

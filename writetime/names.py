@@ -10,6 +10,7 @@
     space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  what its first run decided (writetime.batch.pinned)
+    pipelines/<cluster>.json                                              who the pipeline is, made once
     clock/<cluster>                                                       written to see what time the store has
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, where there is no Kafka
     published/<cluster>.json                                              how far publishing is known to be
@@ -419,6 +420,16 @@ def batch_number(name: str) -> int | None:
     match = _BATCH.fullmatch(name)
     number = int(match[1]) if match else 0
     return number if match and match[1] == f"{number:010d}" and number > 0 else None
+
+
+def owner(cluster: str) -> str:
+    """Who the pipeline is (`writetime.batch.identity`)."""
+    return f"pipelines/{part(cluster)}.json"
+
+
+def live(chain: str, namespace: str | None) -> str:
+    """The cluster whose chain of batches, or of replays into a `namespace`, has that name."""
+    return chain if namespace is None else chain.removesuffix(f".replay.{namespace}")
 
 
 def clock(cluster: str) -> str:

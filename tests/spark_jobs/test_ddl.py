@@ -219,8 +219,9 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
 
     monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {}))
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))
     monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
+    monkeypatch.setattr(publish, "expect_own", lambda *_: None)
     monkeypatch.setattr(publish, "Publisher", Counting)
     monkeypatch.setattr(Warehouse, "open_changes", opened)
     monkeypatch.setattr(Outbox, "_table_records", records)

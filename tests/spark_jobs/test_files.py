@@ -38,7 +38,7 @@ def test_each_batch_has_files_of_its_own_which_are_the_same_in_every_run(tmp_pat
     sealed = SimpleNamespace(number=0)
     for module in (publish, files):
         monkeypatch.setattr(module, "read_schema", lambda *_: learner)
-        monkeypatch.setattr(module, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+        monkeypatch.setattr(module, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))
     monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=sealed))
     monkeypatch.setattr(files, "EVENTS_PER_FILE", 3)
     spark = spark_session(config, "tests of files")

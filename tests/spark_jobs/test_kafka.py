@@ -8,8 +8,11 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -17,10 +20,14 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from spark_jobs import kafka as jobs
-from spark_jobs.kafka import Publisher, Sent, ensure_topics, message_limits, read_progress
+from spark_jobs.kafka import Chain, Position, Publisher, Sent, ensure_topics, expect_own, forget, message_limits, read_progress
+from writetime import names
+from writetime.batch.documents import Manifest
+from writetime.batch.identity import Owner
 from writetime.config import KafkaConfig
 from writetime.envelope import progress_topic, quarantine_topic
 from writetime.errors import PublishError
+from writetime.store import open_store
 
 pytestmark = pytest.mark.kafka
 
@@ -77,6 +84,10 @@ def numbers(found: list[tuple[int, bytes, bytes | None]]) -> list[int]:
     return [json.loads(value)["n"] for _, _, value in found if value is not None]
 
 
+def progress(kafka: KafkaConfig, publisher: int) -> dict[str, tuple[int, int]]:
+    return {stream: (reached.batch, reached.ordinal) for stream, reached in read_progress(kafka, publisher).items()}
+
+
 def send(kafka: KafkaConfig, found: list[Any]) -> int:
     return sum(sent.events for sent in Publisher(kafka).send_all(found))
 
@@ -113,9 +124,73 @@ def test_a_rerun_sends_nothing(kafka: KafkaConfig, topic: str) -> None:
     everything = rows(topic, range(1, 11)) + rows(topic, range(1, 4), batch=2)
     assert send(kafka, everything) == 13
     assert send(kafka, everything) == 0
-    assert read_progress(kafka, 0) == {topic: (2, 3)}
+    assert progress(kafka, 0) == {topic: (2, 3)}
     assert send(kafka, everything + rows(topic, [4], batch=2)) == 1
     assert len(numbers(consume(kafka, topic))) == 14
+
+
+MINE = Owner(cluster="ring", pipeline="orders", id=UUID(int=1))
+THEIRS = Owner(cluster="ring", pipeline="bets", id=UUID(int=2))
+
+
+def chain(folder: Path, upto: int, *ids: int) -> Chain:
+    """Batches from 1 on, with those ids."""
+    bucket = folder / f"bucket-{upto}-{'-'.join(map(str, ids))}"
+    about: dict[str, Any] = {"kind": "ingest", "cluster": "c", "created_at": datetime(2026, 5, 4, tzinfo=UTC), "now": 1, "base": 0}
+    for number, each in enumerate(ids, 1):
+        made = Manifest(number=number, id=UUID(int=each), segments=[], **about)
+        open_store(str(bucket)).put(names.batch_object("c", number, "manifest"), made.to_bytes())
+    return Chain(str(bucket), "c", upto)
+
+
+def test_progress_of_another_chain_of_batches_is_refused(kafka: KafkaConfig, topic: str, tmp_path: Path) -> None:
+    before = Publisher(kafka, chain(tmp_path, 3, 11, 12, 13), MINE)
+    assert list(before.send_all(rows(topic, [1, 2], batch=1) + rows(topic, [1, 2], batch=3))) == [Sent(4)]
+    assert read_progress(kafka, 0) == {topic: Position(3, 2, str(UUID(int=13)))}
+    # The batches were put back from a backup: batch 2 is the last one, and what comes then has numbers that were sent.
+    for now, said in [
+        (chain(tmp_path, 2, 11, 12), "2 is the last that is sealed"),
+        (chain(tmp_path, 4, 11, 12, 23, 24), "another one by now"),
+    ]:
+        ((sent),) = Publisher(kafka, now, MINE).send_all(rows(topic, [1, 2], batch=3) + rows(topic, [1], batch=4))
+        assert sent.events == 0
+        assert said in str(sent.stuck[topic])
+        assert not sent.stuck[topic].retriable
+    assert list(before.send_all(rows(topic, [3], batch=3))) == [Sent(1)]
+    forget(kafka, [topic])
+    later = chain(tmp_path, 4, 11, 12, 23, 24)
+    assert list(Publisher(kafka, later, MINE).send_all(rows(topic, [1], batch=4))) == [Sent(1)]
+
+
+def test_progress_of_the_version_before_is_gone_on_with(kafka: KafkaConfig, topic: str, tmp_path: Path) -> None:
+    assert send(kafka, rows(topic, [1, 2])) == 2
+    assert list(Publisher(kafka, chain(tmp_path, 2, 11, 12), MINE).send_all(rows(topic, [1, 2, 3]))) == [Sent(1)]
+    assert read_progress(kafka, 0)[topic] == Position(1, 3, str(UUID(int=11)))
+
+
+def test_a_second_pipeline_with_the_same_prefix_is_refused_by_name(kafka: KafkaConfig, topic: str) -> None:
+    expect_own(kafka, MINE)
+    assert list(Publisher(kafka, owner=MINE).send_all(rows(topic, [1]))) == [Sent(1)]
+    with pytest.raises(PublishError, match="belong to pipeline orders of cluster ring"):
+        expect_own(kafka, THEIRS)
+    with pytest.raises(PublishError, match="belong to pipeline orders of cluster ring"):
+        list(Publisher(kafka, owner=THEIRS).send_all(rows(topic, [2])))
+    expect_own(kafka, MINE.model_copy(update={"pipeline": "renamed"}))
+    assert list(Publisher(kafka, owner=MINE).send_all(rows(topic, [1, 2]))) == [Sent(1)]
+
+
+def test_progress_behind_an_open_transaction_is_not_read(kafka: KafkaConfig, topic: str) -> None:
+    send(kafka, rows(topic, [1]))
+    stalled = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{kafka.topic_prefix}.somebody"})
+    stalled.init_transactions(30)
+    stalled.begin_transaction()
+    stalled.produce(progress_topic(kafka.topic_prefix), key=topic.encode(), value=b"[1, 9]", partition=0)
+    stalled.flush(30)
+    with pytest.raises(PublishError, match="a transaction is open in partition 0") as caught:
+        read_progress(kafka, 0)
+    assert caught.value.retriable
+    stalled.abort_transaction(30)
+    assert progress(kafka, 0) == {topic: (1, 1)}
 
 
 def test_what_is_told_elsewhere_goes_once_in_its_place_and_holds_up_its_own_stream_only(kafka: KafkaConfig, topic: str) -> None:
@@ -130,7 +205,7 @@ def test_what_is_told_elsewhere_goes_once_in_its_place_and_holds_up_its_own_stre
     assert list(Publisher(kafka).send_all(everything)) == [Sent(0)]
     assert sorted(numbers(consume(kafka, topic))) == [1, 3, 4, 5]
     assert numbers(consume(kafka, elsewhere)) == [2]
-    assert read_progress(kafka, 0) == {topic: (1, 5), other: (1, 5)}
+    assert progress(kafka, 0) == {topic: (1, 5), other: (1, 5)}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})  # whose end would be the end of what it is asked for
     (settings,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, elsewhere)]).values()
     assert settings.result(30)["cleanup.policy"].value == "compact"
@@ -146,8 +221,9 @@ def test_a_transaction_that_one_publisher_left_open_hides_no_progress_of_another
     share = rows(topic, [2, 4], publisher=0)
     assert send(kafka, share) == 2
 
-    assert read_progress(kafka, 0) == {topic: (1, 4)}
-    assert read_progress(kafka, 1) == {}
+    assert progress(kafka, 0) == {topic: (1, 4)}
+    with pytest.raises(PublishError, match="a transaction is open in partition 1"):
+        progress(kafka, 1)
     assert send(kafka, share) == 0
     assert numbers(consume(kafka, topic)) == [2, 4]
 
@@ -193,7 +269,7 @@ def test_an_event_that_the_broker_finds_too_large_holds_up_its_own_topic_only(ka
 def test_publishers_keep_their_progress_apart(kafka: KafkaConfig, topic: str) -> None:
     share = rows(topic, [2, 4], publisher=0) + rows(topic, [1, 3], publisher=1)
     assert list(Publisher(kafka).send_all(share)) == [Sent(2), Sent(2)]
-    assert (read_progress(kafka, 0), read_progress(kafka, 1)) == ({topic: (1, 4)}, {topic: (1, 3)})
+    assert (progress(kafka, 0), progress(kafka, 1)) == ({topic: (1, 4)}, {topic: (1, 3)})
     assert send(kafka, share) == 0
 
 
@@ -283,7 +359,7 @@ def test_what_is_forgotten_goes_out_again_and_nothing_else(kafka: KafkaConfig, t
     everything = [*rows(topic, [2, 4]), *rows(other, [6]), *rows(topic, [1, 3], publisher=1)]
     assert send(kafka, everything) == 5
     jobs.forget(kafka, [topic])
-    assert (read_progress(kafka, 0), read_progress(kafka, 1)) == ({other: (1, 6)}, {})
+    assert (progress(kafka, 0), progress(kafka, 1)) == ({other: (1, 6)}, {})
     assert send(kafka, everything) == 4
     assert sorted(numbers(consume(kafka, topic))) == [1, 1, 2, 2, 3, 3, 4, 4]
     assert numbers(consume(kafka, other)) == [6]

@@ -25,7 +25,8 @@ from writetime.store.local import LocalStore
 
 
 def outbox(folder: Path, upto: int) -> Outbox:
-    config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), catalog=None, quarantine=QuarantineConfig()))
+    about = {"pipeline": "p", "bucket": str(folder), "catalog": None, "quarantine": QuarantineConfig()}
+    config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), **about))
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
     return Outbox(config, kafka, LocalStore(folder), cast(Any, None), upto)
 
@@ -47,8 +48,9 @@ def test_what_fails_in_a_task_is_an_error_of_ours(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, everything: bool) -> None:
     monkeypatch.setattr(publish, "read_schema", lambda *_: SchemaLearner())
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))
     monkeypatch.setattr(publish, "ensure_topics", lambda *_: {})
+    monkeypatch.setattr(publish, "expect_own", lambda *_: None)
     box = outbox(tmp_path, 3)
     write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1, "t": 1, "t.__quarantine": 1}))
     accounting = [Accounting(table="shop.sold@aaaaaaaa", events=2), Accounting(table="shop.quiet", updates_in=1, not_ours=1)]
@@ -72,24 +74,24 @@ def test_what_is_to_be_sent_again_waits_from_the_beginning_until_it_is(tmp_path:
     monkeypatch.setattr(publish, "known_schema", lambda *_: learner)
     monkeypatch.setattr(publish, "forget", lambda _, topics: forgotten.extend(topics))
     write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1}, reasons={"shop.old": "why"}))
-    publish._forget(box.config, box.kafka, box.store, ["shop.sold"])
+    publish._forget(box.config, box.kafka, box.store, ["shop.sold"], 3)
     assert forgotten == ["t.shop.sold"]
     known = read_published(box.store, "c")
     assert known is not None
     assert (known.batch, known.waiting, sorted(known.reasons)) == (2, {"shop.old": 1, "shop.sold": 0}, ["shop.old", "shop.sold"])
     # An attempt of the same run, after one that failed: what that one has sent does not go out once more.
-    publish._forget(box.config, box.kafka, box.store, ["shop.sold"])
+    publish._forget(box.config, box.kafka, box.store, ["shop.sold"], 3)
     assert forgotten == ["t.shop.sold"]
     with pytest.raises(ConfigError, match=r"no such table.*Known are shop\.sold"):
-        publish._forget(box.config, box.kafka, box.store, ["shop.none"])
+        publish._forget(box.config, box.kafka, box.store, ["shop.none"], 3)
 
 
 def test_a_note_of_files_says_nothing_of_a_kafka_that_came_later(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     write_published(store, "c", Published(batch=7, events=1, kafka=False))
-    assert publish._known(store, "c") is None
+    assert publish._known(store, "c", 8) is None
     write_published(store, "c", Published(batch=7, events=1))
-    assert publish._known(store, "c") == Published(batch=7, events=1)
+    assert publish._known(store, "c", 8) == Published(batch=7, events=1)
 
 
 def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_each_event_goes_out_once_whatever_died_and_was_renamed(
     kafka = kafka.model_copy(update={"heartbeat_interval_ms": 3_600_000})
     pipeline.store.put(batch_object(pipeline.cluster, 1, "schema"), learner.to_json().encode())
     monkeypatch.setattr(publish, "read_schema", lambda _, __, number: learner if number else SchemaLearner())
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW))
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, now=NOW, id=None))
     spark = spark_session(pipeline.config, "tests of publishing")
     try:
         warehouse = Warehouse(spark, "lake")

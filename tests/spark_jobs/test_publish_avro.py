@@ -74,7 +74,7 @@ def test_a_consumer_with_the_first_schema_reads_on_and_what_is_incompatible_wait
     for each in (first, stuck):
         learner.apply(create_table(each, THEN))
     monkeypatch.setattr(publish, "read_schema", lambda *_: learner)
-    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}))
+    monkeypatch.setattr(publish, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))
     topic = f"{kafka.topic_prefix}.shop.evolving"
     taken = f"{kafka.topic_prefix}.shop.stuck-value"
     with client(schema_registry) as registry:

@@ -48,6 +48,7 @@ from tests.spark_jobs.examples import (
 )
 from tests.spark_jobs.pipeline import Pipeline
 from writetime.batch.documents import Sealed
+from writetime.batch.identity import Owner
 from writetime.batch.pieces import Piece
 from writetime.batch.plan import seal
 from writetime.config import WarehouseConfig
@@ -672,3 +673,40 @@ def test_what_cannot_be_tidied_holds_up_nothing_else(spark: SparkSession, monkey
     assert [bool(found.trouble) for found in done] == [True, False, False, False]
     assert done[0].after is None
     assert [(log["event"], log["name"]) for log in logs] == [("table not tidied", "lake.shop.nowhere")]
+
+
+def test_a_table_of_another_pipeline_is_left_alone_and_one_of_nobody_is_adopted(spark: SparkSession) -> None:
+    def of(number: int) -> Warehouse:
+        return Warehouse(spark, "lake", owner=Owner(cluster="ring", pipeline=f"p{number}", id=UUID(int=number)))
+
+    ours = replace(ORDERS, keyspace="owned")
+    theirs = replace(ours, id=UUID(int=99))
+    first, second = insert(ours, 1, {"name": "one"}, 1), insert(ours, 2, {"name": "two"}, 1)
+    write(Warehouse(spark, "lake"), ours, 1, first, schema=schema_of(ours))
+    write(of(1), ours, 2, second, schema=schema_of(ours))
+    assert of(1).why_not(ours) is None
+    # Neither the very table, as counters for ids make it, nor one of that name, which would have moved it aside.
+    for other in (ours, theirs):
+        assert "belongs to pipeline p1 of cluster ring" in (of(2).why_not(other) or "")
+        with pytest.raises(BatchError, match="belongs to pipeline p1 of cluster ring"):
+            write(of(2), other, 3, insert(other, 3, {"name": "three"}, 1), schema=schema_of(other))
+    assert [row["id"] for row in rows(Warehouse(spark, "lake"), "owned.orders")] == [1, 2]
+    assert [row.tableName for row in spark.sql("SHOW TABLES IN lake.owned").collect()] == ["orders"]
+
+
+def test_a_table_that_holds_another_chain_of_batches_is_left_alone(spark: SparkSession) -> None:
+    def of(batch: int) -> Warehouse:
+        return Warehouse(spark, "lake", batch_id=UUID(int=batch))
+
+    table = replace(ORDERS, keyspace="chained")
+    schema = schema_of(table)
+    # What a version before this one wrote has no id.
+    write(Warehouse(spark, "lake"), table, 1, insert(table, 1, {"name": "one"}, 1), schema=schema)
+    for _ in range(2):
+        write(of(12), table, 2, insert(table, 2, {"name": "two"}, 1), schema=schema)
+    for again in (2, 1):
+        with pytest.raises(BatchError, match="holds batch 2 of another chain of batches, and this one is at") as caught:
+            write(of(22), table, again, insert(table, 3, {"name": "three"}, 1), schema=schema)
+        assert not caught.value.retriable
+    write(of(23), table, 3, insert(table, 4, {"name": "four"}, 1), schema=schema)
+    assert sorted(row["id"] for row in rows(of(23), "chained.orders")) == [1, 2, 4]

@@ -229,6 +229,7 @@ class Manifest(Document):
     nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
     interval: tuple[datetime, datetime] | None = None
     namespace: str | None = Field(default=None, description="Of a replay that is to be compared: where its rows go. Null: the live tables.")
+    id: UUID | None = Field(default=None, description="Tells it from a batch of another chain that has its number. Null: none was made.")
     holds: list[Hold] = Field(default=[], description="Of maintenance: what keeps logs from being in, so that tombstones are kept for it.")
 
 

@@ -16,6 +16,7 @@ from heapq import nsmallest
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final
+from uuid import uuid4
 
 from writetime import archived, names, parts
 from writetime.batch.archive import archive, released
@@ -333,6 +334,7 @@ def _create(
         nodes=node_addresses(store, cluster),
         interval=interval,
         namespace=namespace,
+        id=uuid4(),
         holds=holding or [],
     )
     name = names.batch_object(chain, manifest.number, "manifest")

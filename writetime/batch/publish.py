@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from pydantic import Field
 
 from writetime import names
 from writetime.batch.documents import Document
-from writetime.batch.plan import history
+from writetime.batch.plan import history, read_manifest
+from writetime.errors import ObjectNotFound
 from writetime.store import Store
 
 
 class Published(Document):
     """Every event of the batches up to `batch` is in Kafka; `events` were sent by the last run. Of tables in `waiting`, by full name, only
     those of the batches up to the one noted there are: they could not be sent, for `reasons`. `heartbeat`: when the last was sent
-    (ms). Without `kafka` there was none when it was written, and it tells of files."""
+    (ms). Without `kafka` there was none when it was written, and it tells of files. `id`: the batch's (`Manifest.id`), if it has one."""
 
     batch: int
     events: int
@@ -23,6 +25,19 @@ class Published(Document):
     reasons: dict[str, str] = Field(default_factory=dict)
     heartbeat: int = 0
     kafka: bool = True
+    id: UUID | None = None
+
+    def is_of(self, store: Store, cluster: str, upto: int) -> bool:
+        """Whether it speaks of the batches that there are, of which `upto` is the last that is sealed."""
+        if self.batch > upto:
+            return False
+        if self.id is None or not self.batch:
+            return True
+        try:
+            return read_manifest(store, cluster, self.batch).id in (None, self.id)
+        except ObjectNotFound:
+            # Pruned: a note that old is of no other chain that began since.
+            return True
 
     def sent(self, table: str) -> int:
         """The last batch all of whose events of the table are in Kafka."""
@@ -57,6 +72,6 @@ def publish_due(store: Store, cluster: str, *, heartbeat_ms: int = 0, now: int =
     `heartbeat_ms`, it is time for a heartbeat (`now`, in ms)."""
     sealed = history(store, cluster).sealed
     published = read_published(store, cluster) or Published(batch=0, events=0)
-    if sealed is not None and (published.batch < sealed.number or published.waiting):
+    if sealed is not None and (published.batch != sealed.number or published.waiting):
         return True
     return bool(heartbeat_ms) and now - published.heartbeat >= heartbeat_ms
