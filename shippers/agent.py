@@ -52,6 +52,8 @@ _LOOK_AGAIN = 1.0
 _SPARE = "section"
 _TAIL_RESTS = 60.0
 """Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
+_DISAGREED = 20
+"""How often the schema is read again because peers do not have it yet: one that is down for long never has."""
 _AFTER_CRASH = "after-crash"
 _UNCLEAR = "If its node is to go, stop it first, then `writetime ship --drain`, as the user that owns the files."
 
@@ -105,6 +107,7 @@ class Agent:
         self._named: node.NodeFacts | None = None
         self._published: node.NodeFacts | None = None
         self._schema_version: str | None = None
+        self._disagreed = 0
         self._truncations = truncations.Shipped.recall(self._node.state)
         self._reported: set[str] = set()
         self._limit: int | None = self._node.ship.cdc_total_space
@@ -465,16 +468,20 @@ class Agent:
         return None
 
     def _put_schema(self, facts: node.NodeFacts, snapshot: dict[str, Any]) -> None:
-        version = snapshot["schema_version"]
-        if not self._is_shipped(facts, version):
-            name = names.schema_snapshot(facts.cluster, datetime.fromisoformat(snapshot["taken_at"]), version)
+        version, agreed = snapshot["schema_version"], snapshot.get("agreed", False)
+        # Of a version that peers did not have yet there is another copy once they have: only that one tells what is gone.
+        label = f"{version}-agreed" if agreed else version
+        if not self._is_shipped(facts, label) and not (not agreed and self._is_shipped(facts, f"{version}-agreed")):
+            name = names.schema_snapshot(facts.cluster, datetime.fromisoformat(snapshot["taken_at"]), label)
             try:
                 self._store.put(name, json.dumps(snapshot, indent=1).encode() + b"\n", if_generation=0)
                 self._log.info("schema shipped", object=name)
             except PreconditionFailed:
                 # Another node of the ring was as fast: same second, same version, same schema.
                 self._log.info("schema already there", object=name)
-        self._schema_version = version
+        again = snapshot.get("agreed") is False and self._disagreed < _DISAGREED
+        self._disagreed = self._disagreed + 1 if again else 0
+        self._schema_version = None if again else version
 
     def _is_shipped(self, facts: node.NodeFacts, version: str) -> bool:
         """Whether the newest schema in the bucket is that version: it is a digest of the schema, so one copy is enough. An older

@@ -4,7 +4,7 @@ The log alone cannot be relied on for the schema: a segment without any CDC writ
 with it. Each row keeps its writetime in µs, so that a reader can merge a snapshot with what the log says in any order. Column
 names in the rows are those of Cassandra; what a row means is for the reader to know. Knows no store.
 
-    {"taken_at": ISO-8601 UTC, "schema_version": uuid text,
+    {"taken_at": ISO-8601 UTC, "schema_version": uuid text, "agreed": whether all peers have that version,
      "keyspaces": [row…], "tables": […], "columns": […], "dropped_columns": […], "types": […], "views": […]}
 
 Values: collections as lists and objects, sets sorted, uuids as text, blobs as hex, timestamps as ms since the epoch.
@@ -40,12 +40,17 @@ def take_snapshot(session: Any) -> dict[str, Any]:
         version = schema_version(session)
         rows = {table: _rows(session, table, column) for table, column in TABLES.items()}
         if schema_version(session) == version:
-            return {"taken_at": datetime.now(UTC).isoformat(), "schema_version": version, **rows}
+            return {"taken_at": datetime.now(UTC).isoformat(), "schema_version": version, "agreed": _is_agreed(session, version), **rows}
 
 
 def schema_version(session: Any) -> str:
     """The schema version of the node behind the session."""
     return str(session.execute("SELECT schema_version FROM system.local").one()[0])
+
+
+def _is_agreed(session: Any, version: str) -> bool:
+    """Whether all peers that the node knows have its schema, also those that are down: they may have changed it meanwhile."""
+    return all(str(row[0]) == version for row in session.execute("SELECT schema_version FROM system.peers"))
 
 
 def plain(value: Any) -> Any:

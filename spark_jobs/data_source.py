@@ -34,7 +34,7 @@ from writetime.config import load
 from writetime.errors import ConfigError, SegmentError, WritetimeError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema, Table
-from writetime.schema.snapshot import parse as parse_snapshot
+from writetime.schema.snapshot import read as read_snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -165,8 +165,7 @@ def _plan(options: Mapping[str, str]) -> Plan:
         raise errors[0]
     learner = SchemaLearner()
     if options.get("schema"):
-        for mutation in parse_snapshot(inputs.read(options["schema"])):
-            learner.apply(mutation)
+        learner.apply_snapshot(read_snapshot(inputs.read(options["schema"])))
     for each in found:
         _learn(each, learner, options.get("keystore"))
     schema = learner.schema()

@@ -78,7 +78,7 @@ from writetime.model import Mutation
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.local import Truncation
 from writetime.schema.model import Schema, Table
-from writetime.schema.snapshot import parse as parse_snapshot
+from writetime.schema.snapshot import read as read_snapshot
 from writetime.schema.system import SCHEMA_TABLES
 from writetime.store import Store, open_store
 from writetime.untrusted import AHEAD, SCHEMA
@@ -303,8 +303,10 @@ class Batch:
     def _apply_snapshot(self, learner: SchemaLearner, name: str) -> None:
         try:
             latest = (self.manifest.now + int(AHEAD.total_seconds())) * 1_000_000
-            for mutation in parse_snapshot(self.store.read(name, end=SCHEMA + 1), latest=latest):
-                learner.apply(mutation)
+            document = read_snapshot(self.store.read(name, end=SCHEMA + 1))
+            info = self.store.head(name)
+            received = int(info.created.timestamp() * 1_000_000) if info is not None else latest
+            learner.apply_snapshot(document, latest=latest, received=received)
         except SchemaError as error:
             # It stays where it is, and the seal tells of it: no other table waits for it.
             log.error("schema snapshot refused", batch=self.manifest.number, snapshot=name, reason=str(error))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -156,3 +158,85 @@ def replaced(table: str, key: str, value: object) -> dict[str, Any]:
 def test_what_is_no_snapshot_is_refused(content: str) -> None:
     with pytest.raises(SchemaError):
         parse(content)
+
+
+MINUTE = 60_000_000
+OTHER = Table("k", "u", UUID(int=6), {"p": Column("p", "partition_key", "int", 0), "w": Column("w", "regular", "int")}, cdc=True)
+
+
+def whole(at: int, *tables: Table, agreed: bool = True, written: int = T) -> dict[str, Any]:
+    """The ring's schema at that time (µs), as a node whose peers agree tells it."""
+    found: dict[str, Any] = {"taken_at": datetime.fromtimestamp(at / 1_000_000, UTC).isoformat(), "agreed": agreed}
+    found["keyspaces"] = [{"keyspace_name": name, "durable_writes": True, "writetime": T} for name in ("k", "system_schema")]
+    found["tables"] = [{"keyspace_name": "k", "table_name": t.name, "id": str(t.id), "cdc": True, "writetime": written} for t in tables]
+    found["columns"] = [
+        {**column(c.name, c.kind, c.type, c.position), "table_name": t.name, "writetime": written}
+        for t in tables
+        for c in t.columns.values()
+    ]
+    return found
+
+
+def told(*documents: dict[str, Any]) -> SchemaLearner:
+    """The learner after the log has created both tables, and these snapshots, in any order and by way of JSON."""
+    orders = []
+    for order in itertools.permutations(documents):
+        learner = SchemaLearner()
+        for mutation in (create_keyspace("k", T), create_table(TABLE, T), create_table(OTHER, T)):
+            learner.apply(mutation)
+        for document in (*order, *order):
+            learner.apply_snapshot(document)
+            learner = SchemaLearner.from_json(learner.to_json())
+        orders.append(learner)
+    assert len({learner.to_json() for learner in orders}) == 1
+    return orders[0]
+
+
+def test_a_drop_in_a_lost_segment_is_told_by_a_whole_snapshot() -> None:
+    gone = told(whole(T + 10 * MINUTE, OTHER)).schema().tables[TABLE.id]
+    assert (gone.dropped, gone.dropped_at, set(gone.columns)) == (True, T + 9 * MINUTE, {"p", "c", "v"})
+    assert not told(whole(T + 10 * MINUTE, OTHER)).schema().tables[OTHER.id].dropped
+    # What other snapshots lack later is no other end.
+    assert told(whole(T + 10 * MINUTE, OTHER), whole(T + 20 * MINUTE, OTHER)).schema().tables[TABLE.id].dropped_at == T + 9 * MINUTE
+
+
+def test_a_column_that_a_whole_snapshot_lacks_is_gone() -> None:
+    without = Table("k", "u", OTHER.id, {"p": OTHER.columns["p"]}, cdc=True)
+    assert set(told(whole(T + 10 * MINUTE, TABLE, without)).schema().tables[OTHER.id].columns) == {"p"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        whole(T + 10 * MINUTE, OTHER, agreed=False),
+        whole(T + MINUTE // 2, OTHER),
+        {**whole(T + 10 * MINUTE, OTHER), "columns": []},
+        {**whole(T + 10 * MINUTE, OTHER), "keyspaces": []},
+    ],
+)
+def test_what_is_not_whole_or_too_early_tells_of_no_end(document: dict[str, Any]) -> None:
+    assert not told(document).schema().tables[TABLE.id].dropped
+
+
+def test_a_table_that_a_later_snapshot_has_was_never_gone() -> None:
+    healed = told(whole(T + 10 * MINUTE, OTHER), whole(T + 20 * MINUTE, OTHER, TABLE)).schema().tables[TABLE.id]
+    assert (healed.dropped, set(healed.columns)) == (False, {"p", "c", "v"})
+    assert told(whole(T + 10 * MINUTE, OTHER, TABLE), whole(T + 20 * MINUTE, OTHER)).schema().tables[TABLE.id].dropped
+
+
+def test_a_table_that_is_created_after_the_snapshot_lives() -> None:
+    learner = told(whole(T + 10 * MINUTE, OTHER))
+    again = Table("k", "t", UUID(int=9), {"p": Column("p", "partition_key", "int", 0)}, cdc=True)
+    learner.apply(create_table(again, T + 15 * MINUTE))
+    tables = learner.schema().tables
+    assert (tables[TABLE.id].dropped, tables[again.id].dropped, set(tables[again.id].columns)) == (True, False, {"p"})
+    learner.apply_snapshot(whole(T + 30 * MINUTE, OTHER, again, written=T + 15 * MINUTE))
+    assert not learner.schema().tables[again.id].dropped
+
+
+def test_a_clock_that_is_ahead_drops_nothing_that_comes() -> None:
+    learner = told()
+    learner.apply_snapshot(whole(T + 60 * MINUTE, OTHER, TABLE), received=T + 5 * MINUTE)
+    later = Table("k", "later", UUID(int=9), {"p": Column("p", "partition_key", "int", 0)}, cdc=True)
+    learner.apply(create_table(later, T + 20 * MINUTE))
+    assert not learner.schema().tables[later.id].dropped

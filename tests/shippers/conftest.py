@@ -58,6 +58,7 @@ class FakeLink:
     truncated: list[dict[str, Any]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     introduced: bool = False
+    agreed: bool | None = None
     told: dict[str, Any] = field(
         default_factory=lambda: {
             "cluster": "ring",
@@ -86,7 +87,9 @@ class FakeLink:
         return str(self._answer("schema_version", self.version))
 
     def snapshot(self) -> dict[str, Any]:
-        return dict(self._answer("snapshot", {"taken_at": "2026-01-01T00:00:00+00:00", "schema_version": self.version, "tables": []}))
+        agreed = {} if self.agreed is None else {"agreed": self.agreed}
+        told = {"taken_at": "2026-01-01T00:00:00+00:00", "schema_version": self.version, **agreed, "tables": []}
+        return dict(self._answer("snapshot", told))
 
     def truncations(self) -> list[dict[str, Any]]:
         return list(self._answer("truncations", self.truncated))

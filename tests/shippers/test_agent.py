@@ -245,6 +245,33 @@ def test_a_version_that_is_back_is_shipped_again(store: LocalStore, agent_over: 
     assert [info.name for info in store.list("schemas/")][-1] == "schemas/ring/20260101T000000Z-v1.json"
 
 
+def test_a_version_that_peers_take_over_is_shipped_again(store: LocalStore, agent_over: MakeAgent) -> None:
+    """Only what the whole ring has tells what is gone."""
+    link = FakeLink()
+    link.agreed = False
+    agent = agent_over(store, link=link)
+    for agreed in (False, False, True, True):
+        link.agreed = agreed
+        agent.round()
+    assert [info.name.rsplit("Z-")[1] for info in store.list("schemas/")] == ["v1-agreed.json", "v1.json"]
+    assert link.asked.count("snapshot") == 3
+    # Nor does a node that has not heard of it yet ship it once more.
+    other = FakeLink()
+    other.agreed = False
+    store.delete("schemas/ring/20260101T000000Z-v1.json")
+    agent_over(store, link=other).round()
+    assert [info.name.rsplit("Z-")[1] for info in store.list("schemas/")] == ["v1-agreed.json"]
+
+
+def test_peers_that_never_agree_are_not_asked_about_for_ever(store: LocalStore, agent_over: MakeAgent) -> None:
+    link = FakeLink()
+    link.agreed = False
+    agent = agent_over(store, link=link)
+    for _ in range(50):
+        agent.round()
+    assert link.asked.count("snapshot") == 21
+
+
 def test_two_nodes_ship_a_version_in_the_same_second(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     folder.segment(1)
 

@@ -173,7 +173,9 @@ def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link
     assert not before.keys() & set(completed(cassandra_node.cdc_raw))
     facts = link.facts()
     assert all(info.metadata["host_id"] == facts["host_id"] for info in shipped.values())
-    assert [info.name.endswith(f"-{link.schema_version()}.json") for info in store.list(names.schema_prefix(facts["cluster"]))] == [True]
+    assert [info.name.endswith(f"-{link.schema_version()}-agreed.json") for info in store.list(names.schema_prefix(facts["cluster"]))] == [
+        True
+    ]
     session.execute(f"ALTER TABLE {KEYSPACE}.orders ADD later int")
     agent.round()
     assert len(list(store.list(names.schema_prefix(facts["cluster"])))) == 2

@@ -116,6 +116,15 @@ def test_a_snapshot_is_what_the_core_reads() -> None:
     assert {update.rows[0].liveness.timestamp for update in mutation.updates if update.rows[0].liveness} == {1_767_225_600_000_000}
 
 
+@pytest.mark.parametrize(("versions", "agreed"), [([], True), (["new", "new"], True), (["new", "old"], False), ([None], False)])
+def test_whether_peers_agree(versions: list[str | None], agreed: bool) -> None:
+    class Session(FakeSession):
+        def execute(self, statement: str, values: tuple[str, ...] = ()) -> Rows:
+            return Rows((each,) for each in versions) if "system.peers" in statement else super().execute(statement, values)
+
+    assert take_snapshot(Session())["agreed"] is agreed
+
+
 def test_a_schema_that_changes_meanwhile_is_read_again() -> None:
     session = FakeSession(restless=1)
     assert take_snapshot(session)["schema_version"] == "new"

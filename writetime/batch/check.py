@@ -17,7 +17,7 @@ from writetime.commitlog.segment import Frame, Scan, peek, scan
 from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTable
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
-from writetime.schema.snapshot import parse as parse_snapshot
+from writetime.schema.snapshot import read as read_snapshot
 from writetime.store import Store
 from writetime.untrusted import SCHEMA
 
@@ -63,8 +63,7 @@ def known_schema(store: Store, cluster: str) -> SchemaLearner:
 
 def _apply_snapshot(learner: SchemaLearner, text: bytes) -> None:
     try:
-        for mutation in parse_snapshot(text):
-            learner.apply(mutation)
+        learner.apply_snapshot(read_snapshot(text))
     except SchemaError:
         # The batch that takes it in tells of it; this segment may not need it.
         return

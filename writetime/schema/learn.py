@@ -55,6 +55,10 @@ _KINDS: Final[dict[str, ColumnKind]] = {
 }
 _FORMAT: Final = 1
 DEFAULT_GC_GRACE_SECONDS: Final = 864_000
+_SETTLED: Final = 60_000_000
+"""How long (µs) something must have been there before a snapshot that lacks it counts: clocks differ."""
+_WHOLES: Final = 100
+"""Whole snapshots that count, the last ones: what one of them lacks, the later ones lack too."""
 
 Clustering = tuple[bytes | None, ...]
 _T = TypeVar("_T")
@@ -62,8 +66,25 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _RowFacts:
+    """`seen`: in which whole snapshots it was (µs): the first and the last, by the row's writetime in them."""
+
     cells: set[Cell] = field(default_factory=set)
     deletions: set[DeletionTime] = field(default_factory=set)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def saw(self, written: int, first: int, last: int) -> bool:
+        """Take in that it was there from the one to the other; whether that is new."""
+        known = self.seen.get(written)
+        self.seen[written] = (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
+        return self.seen[written] != known
+
+    def missed(self, wholes: Iterable[int]) -> Iterator[int]:
+        """Up to which writetimes (µs) it is gone, by snapshots that lack it. One that has it later, as it was by then, shows that the ring
+        had it all the time."""
+        for at in wholes:
+            until = at - _SETTLED
+            if not any(first <= at <= last or (at <= last and written <= until) for written, (first, last) in self.seen.items()):
+                yield until
 
 
 @dataclass(slots=True)
@@ -82,13 +103,15 @@ class _Facts:
 
     rows: dict[Clustering, _RowFacts]
     deletions: set[DeletionTime]
+    wholes: Sequence[int] = ()
     named: dict[bytes, list[Clustering]] = field(default_factory=dict)
     ranges: dict[bytes, list[RangeTombstone]] = field(default_factory=dict)
     wide: list[RangeTombstone] = field(default_factory=list)
 
     @classmethod
-    def of(cls, facts: _PartitionFacts) -> _Facts:
-        found = cls(facts.rows, facts.deletions)
+    def of(cls, facts: _PartitionFacts, wholes: Sequence[int]) -> _Facts:
+        """`wholes`: see `SchemaLearner.apply_snapshot`."""
+        found = cls(facts.rows, facts.deletions, wholes)
         for clustering in facts.rows:
             found.named.setdefault(_name(clustering), []).append(clustering)
         for tombstone in facts.ranges:
@@ -107,6 +130,12 @@ class _Facts:
 
     def deletions_of(self, clustering: Clustering) -> Collection[DeletionTime]:
         """Deletions from outside the row that cover it."""
+        if self.wholes and clustering in self.rows:
+            missed = (DeletionTime(at, at // 1_000_000) for at in self.rows[clustering].missed(self.wholes))
+            return (*self._told(clustering), *missed)
+        return self._told(clustering)
+
+    def _told(self, clustering: Clustering) -> Collection[DeletionTime]:
         near = (*self.ranges.get(_name(clustering), ()), *self.wide) if self.ranges or self.wide else ()
         return (*self.deletions, *(tombstone.deletion for tombstone in near if _covers(tombstone, clustering))) if near else self.deletions
 
@@ -129,6 +158,7 @@ class SchemaLearner:
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str], _PartitionFacts] = {}
         self._learnt: dict[str, _Learnt] = {}
+        self._wholes: set[int] = set()
 
     def apply(self, mutation: Mutation) -> bool:
         """Take in a mutation (of any table); whether it said anything new. Applying it twice or in another order changes nothing."""
@@ -139,12 +169,30 @@ class SchemaLearner:
                 new |= self._apply(table.name, update)
         return new
 
-    def apply_snapshot(self, document: Mapping[str, Any]) -> bool:
-        """Take in a schema snapshot (see `snapshot`); whether it said anything new."""
+    def apply_snapshot(self, document: Mapping[str, Any], *, latest: int = snapshot.LATEST, received: int = snapshot.LATEST) -> bool:
+        """Take in a schema snapshot (see `snapshot`); whether it said anything new. `latest`: the last writetime (µs) that is
+        believed; `received`: when it was there (µs), by a clock that is not the node's.
+
+        A whole one, of a ring whose nodes agreed, also tells what is gone: its DROP may have been in a segment that is lost. That is never
+        for good: a later one that has it takes it back."""
+        mutations, whole = snapshot.mutations(document, latest=latest), snapshot.whole_at(document, received=received)
         new = False
-        for mutation in snapshot.mutations(document):
+        for mutation in mutations:
             new |= self.apply(mutation)
+        if whole is not None:
+            new |= whole not in self._wholes
+            self._wholes = set(sorted({*self._wholes, whole})[-_WHOLES:])
+            for update in (update for mutation in mutations for update in mutation.updates):
+                new |= self._saw(update, whole)
+            self._learnt.clear()
         return new
+
+    def _saw(self, update: PartitionUpdate, at: int) -> bool:
+        name, keyspace = system.SCHEMA_TABLES[update.table_id].name, update.key.decode("utf-8", "surrogateescape")
+        facts = self._facts.get((name, keyspace))
+        if facts is None:
+            return False
+        return any([facts.rows[row.clustering or ()].saw(row.liveness.timestamp, at, at) for row in update.rows if row.liveness])  # noqa: C419 - all
 
     def apply_document(self, text: str | bytes, *, obj: str = "") -> None:
         """Take in a schema snapshot or what another learner wrote with `to_json`, whichever it is. Raises SchemaError."""
@@ -214,7 +262,8 @@ class SchemaLearner:
     def to_json(self) -> str:
         """All facts, for `from_json`. The same facts give the same text."""
         partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
-        return json.dumps({"format": _FORMAT, "partitions": partitions}, separators=(",", ":"))
+        wholes = {"wholes": sorted(self._wholes)} if self._wholes else {}
+        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -226,6 +275,7 @@ class SchemaLearner:
             learner = cls()
             for partition in document["partitions"]:
                 learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
+            learner._wholes = set(document.get("wholes", ()))
         except (ValueError, KeyError, TypeError) as error:
             raise SchemaError(f"{type(error).__name__}: {error}", operation="read what was learnt of the schema") from error
         return learner
@@ -254,12 +304,16 @@ class SchemaLearner:
                 of_row = facts.rows.setdefault(clustering, _RowFacts())
                 of_row.cells |= row.cells
                 of_row.deletions |= row.deletions
-            self._learnt.pop(keyspace, None)
+                for written, (first, last) in row.seen.items():
+                    of_row.saw(written, first, last)
+        self._wholes = set(sorted(self._wholes | other._wholes)[-_WHOLES:])
+        self._learnt.clear()
 
     def _of(self, keyspace: str) -> _Learnt:
         learnt = self._learnt.get(keyspace)
         if learnt is None:
-            facts = {table: _Facts.of(self._facts.get((table, keyspace), _PartitionFacts())) for table in TRACKED}
+            wholes = sorted(self._wholes)
+            facts = {table: _Facts.of(self._facts.get((table, keyspace), _PartitionFacts()), wholes) for table in TRACKED}
             learnt = self._learnt[keyspace] = _learn(keyspace, facts)
         return learnt
 
@@ -594,6 +648,7 @@ def _partition_to_json(table: str, keyspace: str, facts: _PartitionFacts) -> dic
                 "ck": _hex_all(clustering),
                 "deletions": _deletions_to_json(of_row.deletions),
                 "cells": sorted((_cell_to_json(cell) for cell in of_row.cells), key=str),
+                **({"seen": [[written, *times] for written, times in sorted(of_row.seen.items())]} if of_row.seen else {}),
             }
             for clustering, of_row in sorted(facts.rows.items(), key=lambda item: _bytes(item[0]))
         ],
@@ -608,6 +663,7 @@ def _partition_from_json(document: Mapping[str, Any]) -> _PartitionFacts:
             _unhex_all(row["ck"]): _RowFacts(
                 cells={_cell_from_json(*cell) for cell in row["cells"]},
                 deletions=_deletions_from_json(row["deletions"]),
+                seen={written: (first, last) for written, first, last in row.get("seen", ())},
             )
             for row in document["rows"]
         },

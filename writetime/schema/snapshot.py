@@ -7,13 +7,15 @@
 Rows are those of the tables of that name, column by column: text, numbers and booleans as they are, uuids as text, blobs as hex,
 timestamps as ms since the epoch, lists and sets as lists, maps as objects; a column that is null or missing is not set. Each row says with
 `writetime` when it was written. So a snapshot is turned into the mutations that would have written it, and goes through the same door
-as the log. What a snapshot does not hold proves nothing: only the log deletes.
+as the log. What a snapshot does not hold proves nothing, unless it says `"agreed": true`: the node's peers had the same
+schema version, so that what it lacks is gone from the ring.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +27,7 @@ from writetime.schema.model import Column, Table
 from writetime.schema.system import SCHEMA_TABLES
 
 WRITETIME = "writetime"
+LATEST: Final = untrusted.I64
 _LONGEST_NAME: Final = 256
 """Characters; Cassandra allows 48, and 222 since 5.0."""
 _TABLES = {table.name: table for table in SCHEMA_TABLES.values()}
@@ -34,17 +37,41 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def whole_at(document: Mapping[str, Any], *, received: int = LATEST) -> int | None:
+    """When it was taken (µs), if it is the whole schema of a ring whose nodes agreed on it: then it also tells what is not there.
+    `received`: when it was there at the latest (µs), whatever the node's clock says."""
+    keyspaces, at = document.get("keyspaces"), document.get("taken_at")
+    if document.get("agreed") is not True or not isinstance(keyspaces, list) or not isinstance(at, str):
+        return None
+    # Every node has these rows: a document without them is none of a node.
+    if (
+        not document.get("tables")
+        or not document.get("columns")
+        or not any(row.get("keyspace_name") == "system_schema" for row in keyspaces)
+    ):
+        return None
+    try:
+        taken = int(datetime.fromisoformat(at).timestamp() * 1_000_000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise SchemaError(f"taken_at is {at!r}", operation="read a schema snapshot") from error
+    return min(taken, received)
+
+
+def read(text: str | bytes) -> dict[str, Any]:
+    """A snapshot's JSON. Raises SchemaError."""
+    try:
+        return untrusted.parse_object(text.encode() if isinstance(text, str) else text, largest=untrusted.SCHEMA)
+    except untrusted.Untrusted as error:
+        raise SchemaError(str(error), operation="read a schema snapshot") from error
+
+
 def parse(text: str | bytes, *, latest: int | None = None) -> list[Mutation]:
     """The mutations of a snapshot's JSON, one for each keyspace. `latest`: the last writetime (µs) that is believed; a later one would
     outdo every change to come. Raises SchemaError."""
-    try:
-        document = untrusted.parse_object(text.encode() if isinstance(text, str) else text, largest=untrusted.SCHEMA)
-    except untrusted.Untrusted as error:
-        raise SchemaError(str(error), operation="read a schema snapshot") from error
-    return mutations(document, latest=untrusted.I64 if latest is None else latest)
+    return mutations(read(text), latest=LATEST if latest is None else latest)
 
 
-def mutations(document: Mapping[str, Any], *, latest: int = untrusted.I64) -> list[Mutation]:
+def mutations(document: Mapping[str, Any], *, latest: int = LATEST) -> list[Mutation]:
     """The mutations of a snapshot, one for each keyspace, in the order of their names. Raises SchemaError."""
     rows: dict[str, dict[str, list[Row]]] = {}
     for name, table in _TABLES.items():
