@@ -387,3 +387,19 @@ def test_which_tables_a_mutation_drops() -> None:
     assert learner.drops(both) == {}
     assert learner.drops(drop_keyspace("k", T + 300)) == {ID: T + 300}
     assert learner.drops(drop_keyspace("k", T + 500)) == {OTHER: T + 500}
+
+
+def test_columns_of_an_id_before_it_was_dropped_and_created_again() -> None:
+    """Frames from before the DROP are decoded with them."""
+    first = replace(TABLE, columns={**TABLE.columns, "n": Column("n", "regular", "int"), "gone": Column("gone", "regular", "bigint")})
+    again = replace(TABLE, columns={**TABLE.columns, "n": Column("n", "regular", "text")})
+    columns = [deleted_row(("t", name), T + 100) for name in first.columns]
+    drop = change("k", tables=[deleted_row(("t",), T + 100)], columns=columns)
+    table = learnt([create_table(first, T), drop, create_table(again, T + 200)]).schema().tables[ID]
+    assert table.columns == again.columns
+    assert table.dropped_columns == {
+        "n": DroppedColumn("n", "regular", "int", T + 100),
+        "gone": DroppedColumn("gone", "regular", "bigint", T + 100),
+    }
+    altered = change("k", tables=table_rows("t", ID, T + 100, cdc=False))
+    assert learnt([create_table(first, T), altered]).schema().tables[ID].dropped_columns == {}

@@ -499,7 +499,10 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
     (name,) = _text(clustering)
     options = view.row(source, clustering)
     columns = _columns(view, clustering)
-    dropped = {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
+    dropped = {
+        column.name: column for column in _columns_before(view, source, clustering, life) if _is_other(column, columns.get(column.name))
+    }
+    dropped |= {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
     table = Table(
         keyspace,
         name,
@@ -542,6 +545,26 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
                 del found[min(told, places[place])[1]]
             places[place] = max(told, places.get(place, told))
     return found
+
+
+def _columns_before(view: _View, source: str, clustering: Clustering, life: _Life) -> Iterator[DroppedColumn]:
+    """Columns of a table whose DROP was followed by a CREATE with the same id: frames of that time may still come. (The row that an ALTER
+    or a CREATE of 4.0 and later writes has a deletion just before it, which is no DROP.)"""
+    partition = view.facts[source]
+    times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == life.id.bytes}
+    deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
+    drops = {at for each in deletions if min(times) <= (at := each.marked_for_delete_at) < max(times) and at + 1 not in times}
+    for ck in view.facts["columns"].with_prefix(clustering) if drops and life.last is None else ():
+        of_column = view.facts["columns"].rows[ck]
+        gone = {each.marked_for_delete_at for each in (*of_column.deletions, *view.facts["columns"].deletions_of(ck))}
+        for at in sorted(gone & drops):
+            values = _View(view.facts, life.floor, at).row("columns", ck)
+            if {"kind", "type"} <= values.keys() and (kind := _kind(_text(ck)[-1], values["kind"])) in ("static", "regular"):
+                yield DroppedColumn(_text(ck)[-1], kind, values["type"], at, at)
+
+
+def _is_other(before: DroppedColumn, column: Column | None) -> bool:
+    return column is None or (before.kind, before.type) != (column.kind, column.type)
 
 
 def _materialized(options: Mapping[str, Any]) -> View:
