@@ -189,7 +189,7 @@ def test_nothing_of_a_life_is_published_after_its_drop(pipeline: Pipeline, wareh
 class Counting:
     """A publisher that says how many events it was given."""
 
-    def __init__(self, _: Any) -> None: ...
+    def __init__(self, *_: Any) -> None: ...
 
     def send_all(self, found: Iterator[Any]) -> Iterator[Sent]:
         topics = Counter(row.topic for row in found)
