@@ -408,6 +408,7 @@ class Batch:
             deletes=events.deletes,
             dropped_before={table_id: dropped_columns(table) for table_id, table in self.altered.items()},
             untold=self._of_origin("snapshot") if self.config.snapshot.events == "none" else frozenset(),
+            policy=self.manifest.merge_rule,
         )
         gathered = routed.repartition("table_id", "bucket").sortWithinPartitions("table_id", "bucket")
         return gathered.mapInArrow(folding(explode, joiner(plan)), schema=from_arrow_schema(FOLDED))
@@ -474,7 +475,7 @@ class Batch:
             # What a TRUNCATE or a purged tombstone took was superseded by it.
             superseded = count["folded"] - applied + count["truncated"] + count["purged"]
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
-            for name, number in (account | {"events": count["events"]}).items():
+            for name, number in (account | {"events": count["events"], "ties": count["ties"]}).items():
                 self.accounts[table][name] += number
             if count["untold"]:
                 self.untold.add(table)
@@ -497,7 +498,7 @@ class Batch:
     def _accounting(self) -> list[Accounting]:
         found = []
         for table, counts in sorted(self.accounts.items()):
-            updates = sum(count for name, count in counts.items() if name != "events")
+            updates = sum(count for name, count in counts.items() if name not in ("events", "ties"))
             found.append(Accounting(table=table, updates_in=updates, **counts))
         return found
 

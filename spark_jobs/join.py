@@ -32,6 +32,7 @@ from writetime.errors import BatchError, MalformedMutation
 from writetime.join.flat import Engine
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
+from writetime.join.reconcile import POLICY, Policy
 from writetime.join.stream import Applied, Deleted, Event, HeadRecord, Item, Output, RowRecord, Settings, Versions, fold
 from writetime.model import PartitionUpdate
 from writetime.schema.model import Schema, Table
@@ -92,6 +93,7 @@ class FoldPlan:
     dropped_before: Mapping[bytes, Mapping[str, int]] = field(default_factory=dict)
     since_of: Mapping[bytes, int] = field(default_factory=dict)
     untold: frozenset[int] = frozenset()
+    policy: Policy = POLICY
 
 
 def joiner(plan: FoldPlan) -> Callable[[Batches], Batches]:
@@ -156,7 +158,7 @@ class _ShardJoin:
         keys = RowKeys(self.table, plan.schema.types)
         before = plan.dropped_before.get(table_id)
         since = plan.since_of.get(table_id, plan.since)
-        self.settings = Settings(self.order, keys, plan.now, since, plan.versions, plan.engine, before)
+        self.settings = Settings(self.order, keys, plan.now, since, plan.versions, plan.engine, before, plan.policy)
         self.shard = Shard(*plan.shards[table_id, bucket])
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
@@ -179,7 +181,7 @@ class _ShardJoin:
             due.go_on(pk)
             yield from _emptied(passed)
         yield from passed
-        yield self._out("account", detail=json.dumps(dict(self.counts)))
+        yield self._out("account", detail=json.dumps(self.counts, sort_keys=True))
 
     def _items(self, batches: Batches, passed: list[dict[str, Any] | pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         """The items that are to be folded one by one, their records looked up. What is none, and what has been joined by the column, goes
@@ -260,8 +262,10 @@ class _ShardJoin:
         if isinstance(output, Applied):
             yield from self._applied(*output.update)  # type: ignore[misc]
         elif isinstance(output, RowRecord):
+            self._count_ties(output.ties)
             yield self._out("record", key=record_key(key, output.key), state=output.row, expires_at=output.expires_at)
         elif isinstance(output, HeadRecord):
+            self._count_ties(output.ties)
             state = encode_head(output.head, self.order, self.plan.schema.types)
             yield self._out("record", key=record_key(key), state=state, expires_at=output.expires_at)
         elif isinstance(output, Deleted) and self.plan.deletes == "one":
@@ -280,6 +284,10 @@ class _ShardJoin:
             self.counts["applied"] += 1
         else:
             yield self._out("applied", key=content)
+
+    def _count_ties(self, ties: int) -> None:
+        if ties:
+            self.counts["ties"] += ties
 
     def _next(self) -> int:
         self.counts["events"] += 1

@@ -24,7 +24,7 @@ from spark_jobs.shards import Shard
 from writetime.commitlog.cells import chunks
 from writetime.cql.ordered import LENGTH_BYTES
 from writetime.join import bulk, flat
-from writetime.join.stream import Settings
+from writetime.join.stream import Settings, new_ties
 
 _WAITING: Final = 4096
 """Items of one row that wait for more of them."""
@@ -97,12 +97,13 @@ class PlainRows:
             since=self.settings.since,
             counter=order.counter,
             dropped=order.dropped,
+            policy=self.settings.policy,
             engine=self.settings.engine,
         )
         left = found.left.to_numpy(zero_copy_only=False)
         fast[at[left]] = False
         out = [*self._applied(rows, items, ~left[group], found), *self._events(rows, items, group, left, found)]
-        out += self._records([rows.keys[row] for row in at.tolist()], left, found)
+        out += self._records([rows.keys[row] for row in at.tolist()], known, left, found)
         rest = np.flatnonzero(~fast[rows.of])
         return Part(out, rows.items.take(pa.array(rest)) if len(rest) else None)
 
@@ -162,15 +163,19 @@ class PlainRows:
             self.counts["untold"] += len(hidden) - told
         return pa.array(first + np.cumsum(~hidden) - 1, mask=hidden)
 
-    def _records(self, keys: list[bytes], left: Any, found: bulk.Joined) -> list[pa.RecordBatch]:
+    def _records(self, keys: list[bytes], known: dict[bytes, bytes], left: Any, found: bulk.Joined) -> list[pa.RecordBatch]:
         changed = np.flatnonzero(found.changed.to_numpy(zero_copy_only=False) & ~left)
         if len(changed) == 0:
             return []
         states = found.states.take(pa.array(changed))
         now, engine = self.settings.now, self.settings.engine
         expiries = [flat.next_expiry(state, now, engine=engine) for state in states.to_pylist()]
-        key = pa.array([keys[row] for row in changed.tolist()], pa.binary())
-        return self._batches("record", key=key, state=states, expires_at=pa.array(expiries, pa.int64()))
+        written = [keys[row] for row in changed.tolist()]
+        if self.settings.policy == "3.11":
+            pairs = zip(states.to_pylist(), written, strict=True)
+            if ties := sum(new_ties(known.get(each, b""), state, engine=engine) for state, each in pairs):
+                self.counts["ties"] += ties
+        return self._batches("record", key=pa.array(written, pa.binary()), state=states, expires_at=pa.array(expiries, pa.int64()))
 
     def _batches(self, kind: str, **columns: Any) -> list[pa.RecordBatch]:
         """Rows of that kind, in messages of bounded size."""

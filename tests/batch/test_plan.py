@@ -571,6 +571,51 @@ def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize(
+    ("releases", "rule"),
+    [
+        (["3.11.19"], "3.11"),
+        (["4.1.10"], "4.0"),
+        # Until the last node is upgraded the older rule holds.
+        (["4.1.10", "3.11.19"], "3.11"),
+        # Of segments only: those of the tests are of format 7.
+        ([None], "4.0"),
+    ],
+)
+def test_a_batch_pins_the_rule_that_follows_the_nodes_releases(store: LocalStore, releases: list[str | None], rule: str) -> None:
+    for at, release in enumerate(releases):
+        node = names.NodeName(CLUSTER, "dc1", f"node-{at}")
+        store.put(names.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
+    ship(store, 1)
+    manifest = planned(store)
+    assert manifest.merge_rule == rule
+    # An upgrade in between does not change a batch that is begun.
+    for info in store.list(names.nodes_prefix(CLUSTER)):
+        store.put(info.name, b'{"release_version": "5.0.6"}')
+    assert planned(store) == manifest
+    seal(store, manifest)
+    ship(store, 2)
+    assert planned(store).merge_rule == "4.0"
+
+
+def test_where_no_shipper_can_ask_its_node_the_format_of_segments_says_the_rule(store: LocalStore) -> None:
+    old = names.SegmentRef(NODE, names.SegmentName(id=1, version=6))
+    store.put(old.incoming, b"segment", if_generation=0, metadata={"sealed_at": NOW.isoformat(), "ending": "completed"})
+    first = planned(store)
+    assert first.merge_rule == "3.11"
+    seal(store, first)
+    store.put(names.schema_snapshot(CLUSTER, NOW, "v"), b"{}")
+    second = planned(store)
+    assert (second.segments, second.merge_rule) == ([], "3.11")
+
+
+def test_a_manifest_of_before_the_rule_was_noted_means_that_of_4_0(store: LocalStore) -> None:
+    ship(store, 1)
+    document = planned(store).model_dump(mode="json")
+    del document["merge_rule"]
+    assert Manifest.model_validate(document).merge_rule == "4.0"
+
+
+@pytest.mark.parametrize(
     "said",
     [
         b"",

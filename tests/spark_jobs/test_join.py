@@ -41,6 +41,7 @@ from writetime.columns import why_not
 from writetime.cql.types import EMPTY, Duration
 from writetime.errors import BatchError
 from writetime.join.flat import Engine
+from writetime.join.reconcile import Policy
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import DroppedColumn
 from writetime.store import open_store
@@ -368,6 +369,43 @@ def test_a_delete_of_many_rows_is_one_event_where_that_is_wanted(tmp_path: Path)
     assert account(rows)["events"] == 3
 
 
+def tied(values: Sequence[tuple[str, int]]) -> list[Mutation]:
+    """UPDATEs of one cell at one timestamp; a second of expiry of 0 is none."""
+    made = []
+    for name, second in values:
+        (cell,) = cells(ORDERS, {"name": name})
+        cell = replace(cell, ttl=9 if second else 0, local_deletion_time=second or cell.local_deletion_time)
+        made.append(Mutation((PartitionUpdate(ORDERS.id, (1).to_bytes(4, "big"), rows=(Row((bytes(4),), cells=(cell,)),)),)))
+    return made
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+@pytest.mark.parametrize(("rule", "shows"), [("4.0", "é"), ("3.11", "z")])
+def test_live_values_of_one_timestamp_compare_as_the_nodes_release_does(rule: Policy, shows: str, engine: Engine) -> None:
+    rows = folded([frame(each) for each in tied([("é", 0), ("z", 0)])], policy=rule, engine=engine, versions="last")
+    assert names(rows) == [shows]
+    assert "ties" not in account(rows)
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_by_the_rule_of_3_11_expiring_cells_meet_as_live_ones_and_are_counted(engine: Engine, order: int, tmp_path: Path) -> None:
+    """Whenever the two are merged: before the expiry, or after it, in one batch or in two."""
+    second = NOW + 100
+    mutations = [frame(each) for each in tied([("b", 0), ("a", second)])[::order]]
+    rows = folded(mutations, policy="3.11", engine=engine, versions="last", now=second + 1)
+    assert names(rows) == ["b"]
+    assert account(rows)["ties"] == 1
+    uri, (first, last) = str(tmp_path / "shard"), ([each] for each in mutations)
+    version = upsert(uri, 0, 1, payloads(folded(first, policy="3.11"), "record"), open_store(str(tmp_path / "bucket")), "l.json").version
+    shards = {ORDERS.id: (uri, version)}
+    late = folded(last, policy="3.11", engine=engine, since=NOW, now=second + 1, shards=shards)
+    # The record says of its cell that a ring may have decided otherwise.
+    (late_record,), (record,) = payloads(late, "record"), payloads(rows, "record")
+    assert late_record == record
+    assert account(late)["ties"] == 1
+
+
 # --- both ways of each stage ------------------------------------------------------------------------------------------------------------
 
 
@@ -443,7 +481,8 @@ def test_by_the_column_and_one_by_one_come_to_the_same(seed: int, tmp_path: Path
         frames = [frame(m, segment=random.randrange(3), position=100 + at, schema=MIXED) for at, m in enumerate(many(random, 60))]
         frames += [{**each, "segment": (each["segment"] + 1) % 3} for each in random.sample(frames, 30)]
         now = NOW + batch * 100
-        fast, readable = (folded(frames, MIXED, now=now, since=since, shards=shards, engine=engine) for engine in ("auto", "python"))
+        how: dict[str, Any] = {"now": now, "since": since, "shards": shards, "policy": "3.11" if seed % 2 else "4.0"}
+        fast, readable = (folded(frames, MIXED, engine=engine, **how) for engine in ("auto", "python"))
         assert in_one_order(fast) == in_one_order(readable)
         assert account(fast)["applied"]
         for table_id in MIXED.tables:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from writetime import archived, names, untrusted
 from writetime.commitlog.sections import Place
 from writetime.errors import ObjectNotFound
+from writetime.join.reconcile import Policy
 from writetime.parts import Part
 from writetime.store import ObjectInfo, Store
 
@@ -227,6 +228,9 @@ class Manifest(Document):
     schema_snapshots: list[str] = []
     truncations: list[str] = Field(default=[], description="What nodes answered of their TRUNCATEs, a new object of each node at most.")
     nodes: dict[str, str] = Field(default={}, description="Host id to address, of every node that ships.")
+    merge_rule: Policy = Field(
+        default="4.0", description="The release by whose rule cells of equal timestamp merge. Older batches, which do not say so: 4.0's."
+    )
     interval: tuple[datetime, datetime] | None = None
     namespace: str | None = Field(default=None, description="Of a replay that is to be compared: where its rows go. Null: the live tables.")
     id: UUID | None = Field(default=None, description="Tells it from a batch of another chain that has its number. Null: none was made.")
@@ -295,6 +299,7 @@ class Accounting(Document):
     not_ours: int = 0
     quarantined: int = 0
     events: int = 0
+    ties: int = Field(default=0, description="Cells that won against one of another expiry by the rule of 3.11; the ring may differ.")
 
     @property
     def balanced(self) -> bool:

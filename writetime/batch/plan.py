@@ -26,11 +26,13 @@ from writetime.batch.logs_in import holds
 from writetime.batch.node_facts import read_facts
 from writetime.cql.names import is_beside, namespace_clash
 from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
+from writetime.join.reconcile import Policy, policy_of
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 from writetime.untrusted import SCHEMA
 
 CLOCK_AHEAD: Final = timedelta(days=1)
+_FORMAT_OF_3_11: Final = 6
 _LISTED: Final = 64
 """Batches that are listed to find the last one."""
 _SNAPSHOTS: Final = 1000
@@ -230,6 +232,7 @@ def _begin_beside(store: Store, cluster: str, namespace: str, interval: tuple[da
         base=0,
         segments=[],
         nodes=node_addresses(store, cluster),
+        merge_rule=merge_rule(store, cluster),
         namespace=namespace,
     )
     store.put(names.batch_object(chain, 1, "schema"), read_schema(store, cluster, number).to_json().encode())
@@ -319,7 +322,8 @@ def _create(
 ) -> Manifest:
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
-    since = (read_manifest(store, chain, past.last).now or None) if past.last else None
+    before = read_manifest(store, chain, past.last) if past.last else None
+    since = (before.now or None) if before is not None else None
     manifest = Manifest(
         number=past.last + 1,
         kind=kind,
@@ -332,6 +336,7 @@ def _create(
         schema_snapshots=snapshots,
         truncations=answers or [],
         nodes=node_addresses(store, cluster),
+        merge_rule=merge_rule(store, cluster, segments, base=before),
         interval=interval,
         namespace=namespace,
         id=uuid4(),
@@ -441,6 +446,18 @@ def node_addresses(store: Store, cluster: str) -> dict[str, str]:
     """Host id to address, from what the shippers said of their nodes. Addresses are for people only: a node that says nothing sensible
     goes by its host id, and holds up nobody."""
     return {facts.node.host_id: facts.address for facts in read_facts(store, cluster) if facts.rejected is None}
+
+
+def merge_rule(store: Store, cluster: str, segments: Iterable[SegmentInput] = (), *, base: Manifest | None = None) -> Policy:
+    """By which release's rule a batch over these segments merges: by the nodes' releases, as their shippers say. Where no shipper can ask
+    its node, by the format of the segments' names, which up to 3.11 was 6; where there are none either, as the batch before."""
+    releases = [facts.release for facts in read_facts(store, cluster) if facts.release]
+    if releases:
+        return policy_of(releases)
+    formats = {segment.ref.segment.version for segment in segments if segment.ref.node.origin == "log"}
+    if formats:
+        return "3.11" if min(formats) <= _FORMAT_OF_3_11 else "4.0"
+    return base.merge_rule if base is not None else "4.0"
 
 
 def _hours(start: datetime, end: datetime) -> Iterator[datetime]:

@@ -132,11 +132,13 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class RowRecord:
-    """State of a row to be stored, `b""` if nothing is left to remember; `expires_at` (s): when something of it expires next."""
+    """State of a row to be stored, `b""` if nothing is left to remember; `expires_at` (s): when something of it expires next; `ties`: how
+    many of its cells have become `Cell.tied`."""
 
     key: bytes
     row: bytes
     expires_at: int | None
+    ties: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class HeadRecord:
 
     head: Head
     expires_at: int | None
+    ties: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,12 @@ def fold(
 
     MalformedMutation if counters that have to be merged are none; what has come out by then is to be thrown away."""
     return _Partition(settings, head, rows).run(head_items, row_groups, due)
+
+
+def new_ties(old: bytes, new: bytes, *, engine: Engine = "auto") -> int:
+    """How many more cells of a row have won a tie that a ring of 3.11 may have decided otherwise."""
+    found = flat.ties(new, engine=engine)
+    return max(0, found - flat.ties(old, engine=engine)) if found else 0
 
 
 class _Partition:
@@ -297,7 +306,11 @@ class _Partition:
         static = _flat(update)
         new = Head(update, shown if static else None)
         if new != self.head or self._falls_due(_flat(self.head.update)):
-            yield HeadRecord(new, flat.next_expiry(static, self.settings.now, engine=self.engine))
+            ties = self._ties(_flat(self.head.update), static)
+            yield HeadRecord(new, flat.next_expiry(static, self.settings.now, engine=self.engine), ties)
+
+    def _ties(self, old: bytes, new: bytes) -> int:
+        return new_ties(old, new, engine=self.engine) if self.settings.policy == "3.11" else 0
 
     def _falls_due(self, row: bytes) -> bool:
         return self.settings.since is not None and self.expiry(row, self.start) is not None
@@ -311,7 +324,8 @@ class _Partition:
         yield from self.net(folding.run(items))
         self._shows += folding.shows
         if folding.row != old or self._falls_due(old):
-            yield RowRecord(key, folding.row, flat.next_expiry(folding.row, self.settings.now, engine=self.engine))
+            expires_at = flat.next_expiry(folding.row, self.settings.now, engine=self.engine)
+            yield RowRecord(key, folding.row, expires_at, self._ties(old, folding.row))
 
     def net(self, outputs: Iterable[Output]) -> Iterator[Output]:
         """The outputs of one row; of its events, if only the last version is wanted, one from where it was to where it ends."""
