@@ -32,6 +32,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
     "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
+    "writetime_batch_ties": "Cells of the last batch by table that won a tie which a ring of Cassandra 3.11 may decide otherwise.",
     "writetime_batch_problems": "Ranges of its segments that could not be used.",
     "writetime_held_segments": "Segments that wait for a person.",
     "writetime_refused_tables": "Tables whose rows cannot be shown.",
@@ -130,6 +131,7 @@ def _of_batches(ring: RingStatus) -> Iterator[Sample]:
     for account in last.accounting:
         for each in _CLASSES:
             yield "writetime_batch_updates", {"table": account.table, "class": each}, getattr(account, each)
+        yield "writetime_batch_ties", {"table": account.table}, account.ties
 
 
 def _of_nodes(ring: RingStatus) -> Iterator[Sample]:

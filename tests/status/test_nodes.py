@@ -104,6 +104,28 @@ def test_a_node_tells_of_its_space_until_it_has_enough(batches: Batches) -> None
     assert ring(seen, now=at + timedelta(days=2)).nodes == ()
 
 
+def test_a_cluster_of_3_11_says_by_which_rule_it_is_merged() -> None:
+    store = MemoryStore()
+    for node, release in zip(bucket.NODES, ("3.11.19", "4.1.10", "3.11.19"), strict=True):
+        store.put(names.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
+    bucket.Builder(store.put).batch(1)
+    seen = Batches(store, bucket.CLUSTER)
+    # The batch is of before the rule was noted.
+    assert as_document(seen, 5)["merging"] == {"rule": "4.0", "releases": {"3.11.19": 2, "4.1.10": 1}, "ties": 0}
+    for what, news in (("manifest", {"merge_rule": "3.11"}), ("sealed", {})):
+        name = names.batch_object(bucket.CLUSTER, 1, what)
+        document = json.loads(store.read(name)) | news
+        for account in document.get("accounting", [])[:1]:
+            account["ties"] = 3
+        store.put(name, json.dumps(document).encode())
+    seen = Batches(store, bucket.CLUSTER)
+    assert as_document(seen, 5)["merging"] == {"rule": "3.11", "releases": {"3.11.19": 2, "4.1.10": 1}, "ties": 3}
+    assert (
+        "cells of equal timestamp are merged by the rule of Cassandra 3.11, until the last node is upgraded from it (1 of 3 are); "
+        "3 cells of these batches may differ from the ring"
+    ) in as_text(seen, 5)
+
+
 def test_space_is_shown_as_text_and_as_document(batches: Batches) -> None:
     now = datetime.now(UTC)
     told = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.95, "disk_free": 7}

@@ -21,6 +21,8 @@ def batch_text(sealed: Sealed) -> str:
     lines = [f"batch {sealed.number} ({sealed.kind}) sealed: {len(sealed.segments)} segments, {sealed.events} events"]
     if sealed.accounting:
         lines.append(_text(_accounting(sealed.accounting)))
+    if ties := total(sealed.accounting).ties:
+        lines.append(f"{ties} cells won against one of another expiry by the rule of Cassandra 3.11: the ring may differ")
     lines += [f"refused {name}: {message}" for name, message in sealed.snapshots_refused.items()]
     lines += [f"cannot be shown {table.table}: {table.reason}" for table in sealed.refused]
     for outcome in sealed.segments:

@@ -17,6 +17,7 @@ from writetime import names
 from writetime.batch.documents import Accounting, BatchKind, Manifest, Sealed, SegmentOutcome, total
 from writetime.batch.plan import History, history, read_manifest, read_sealed
 from writetime.errors import ObjectNotFound
+from writetime.join.reconcile import Policy
 from writetime.store import Store
 from writetime.threads import at_once
 
@@ -65,6 +66,7 @@ class BatchFacts:
     nodes: dict[names.NodeName, Taken] = field(default_factory=dict)
     minutes: dict[tuple[names.NodeName, datetime], tuple[int, int]] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    merge_rule: Policy = "4.0"
 
     @property
     def total(self) -> Accounting:
@@ -165,6 +167,7 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
         events=sealed.events,
         accounting=tuple(sealed.accounting),
         rows=sealed.rows,
+        merge_rule=manifest.merge_rule,
     )
     for segment in manifest.segments:
         node, outcome = segment.ref.node, outcomes.get(segment.object)

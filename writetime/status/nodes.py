@@ -7,7 +7,7 @@ that is left on a node its shipper tells when that gets short or is enough again
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from writetime.batch.asked import newest_answers
 from writetime.batch.documents import SegmentInput
 from writetime.batch.node_facts import read_facts
 from writetime.errors import NotASegment
+from writetime.join.reconcile import Policy, policy_of
 from writetime.status.batches import Batches, BatchFacts, taken_in
 from writetime.store import ObjectInfo, Store
 from writetime.threads import at_once
@@ -90,6 +91,21 @@ class RingStatus:
     held: tuple[str, ...]
     complete: bool
     kept_from: datetime | None = None
+
+    @property
+    def merge_rule(self) -> Policy:
+        """By which release's rule the last batch merged cells of equal timestamp; before the first, what the nodes' releases say."""
+        return self.batches[0].merge_rule if self.batches else policy_of(self.releases)
+
+    @property
+    def releases(self) -> dict[str, int]:
+        """How many nodes report which release."""
+        return dict(sorted(Counter(node.release for node in self.nodes if node.release).items()))
+
+    @property
+    def ties(self) -> int:
+        """Cells of these batches that the ring may show otherwise, by the rule of 3.11."""
+        return sum(batch.total.ties for batch in self.batches)
 
 
 def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> RingStatus:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from writetime.batch.maintained import Maintained, read_maintained
 from writetime.batch.shelve import Shelved, read_shelved
+from writetime.join.reconcile import policy_of
 from writetime.status.batches import Batches
 from writetime.status.ignored import ignored
 from writetime.status.nodes import NodeStatus, RingStatus, ring
@@ -49,6 +50,7 @@ def as_text(batches: Batches, last: int) -> str:
         for node in found.nodes
         if node.is_not_asked(found.now)
     ]
+    lines += _merging(found)
     lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [
         f"cannot be sent: {name}, since batch {waits.sent}: {waits.reason or 'the log of cdc_publish says why'}"
@@ -94,6 +96,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
             }
             for table in of_tables.tables
         ],
+        "merging": {"rule": found.merge_rule, "releases": found.releases, "ties": found.ties},
         "published": of_tables.published,
         "refused": of_tables.refused,
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
@@ -104,6 +107,16 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         if (maintained := read_maintained(batches.store, batches.cluster)) is None
         else maintained.model_dump(mode="json"),
     }
+
+
+def _merging(found: RingStatus) -> list[str]:
+    """By which rule cells of equal timestamp merge, where it is not that of 4.0."""
+    if found.merge_rule == "4.0":
+        return []
+    rest = sum(count for release, count in found.releases.items() if policy_of([release]) == "4.0")
+    mixed = f", until the last node is upgraded from it ({rest} of {sum(found.releases.values())} are)" if rest else ""
+    ties = f"; {found.ties} cells of these batches may differ from the ring" if found.ties else ""
+    return [f"cells of equal timestamp are merged by the rule of Cassandra 3.11{mixed}{ties}"]
 
 
 def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
