@@ -15,6 +15,7 @@ cannot be of that is **drift**, and the task is red.
 | what the task says | what it means | what to do |
 |---|---|---|
 | `drift …` | the table holds another row than the ring | look at the report; was the table written to by somebody else? Then `cdc_replay` of the hours, or a new reading of the table, mends it |
+| `tie …` | of cells of equal timestamp, one of which expires, Cassandra 3.11 shows one or the other by its clock; not red | nothing, or `cdc_bootstrap` of the table |
 | `unsettled …` | the row changed a moment ago, or no batch has come since; not red | compare again, *At rest* if nobody writes |
 | `waits for a person: …` | a segment is held back, and what it holds is missing | clear its red square in `cdc_ingest` first |
 | `in the ring it is another table by now` | DROP, CREATE or TRUNCATE is on its way | compare again after the next batch |

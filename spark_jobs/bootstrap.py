@@ -42,11 +42,11 @@ from spark_jobs.failures import OURS, why
 from spark_jobs.ring import Page, Ring, as_of, token_of
 from spark_jobs.scan import Batches, chunked
 from spark_jobs.session import spark_session
-from spark_jobs.shards import Shard
+from spark_jobs.shards import Shard, shards_of
 from writetime import names
 from writetime.batch.check import known_schema
-from writetime.batch.documents import Sealed, ShardVersions
-from writetime.batch.plan import history
+from writetime.batch.documents import Sealed
+from writetime.batch.plan import history, merge_rule, read_manifest
 from writetime.bootstrap import run as runs
 from writetime.bootstrap.difference import Comparison
 from writetime.bootstrap.frames import FramesWriter, frame
@@ -60,6 +60,7 @@ from writetime.join import flat
 from writetime.join.event import split_partition_key
 from writetime.join.head import decode_head
 from writetime.join.order import ClusteringOrder
+from writetime.join.reconcile import Policy
 from writetime.model import Row
 from writetime.schema.model import Schema, Table
 from writetime.store import ObjectInfo, Store, open_store
@@ -180,6 +181,9 @@ class Bootstrap:
         self.cluster = self.config.cluster.name
         self.schema: Schema = known_schema(self.store, self.cluster).schema()
         self.sealed: Sealed | None = history(self.store, self.cluster).sealed
+        before = read_manifest(self.store, self.cluster, self.sealed.number) if self.sealed else None
+        # By which the next batch will merge what is read.
+        self._policy = merge_rule(self.store, self.cluster, base=before)
 
     def read_table(self, table: Table, parts: Sequence[runs.Range] | None = None) -> Run:
         """Begin a run of the table, or of parts of the ring (in order, apart from each other), or go on with one, until all its ranges
@@ -236,7 +240,7 @@ class Bootstrap:
         """What workers are told of a table. BatchError if the ring has another one under its name."""
         snapshot, datacenter = self.config.snapshot, self.config.cluster.datacenters[0]
         first = table.id not in runs.read_to_the_end(runs.runs(self.store, self.cluster, table.keyspace, table.name))
-        plan = ReadPlan(self.config.bucket, self.cql, datacenter, snapshot, self.schema, table.id, first)
+        plan = ReadPlan(self.config.bucket, self.cql, datacenter, snapshot, self.schema, table.id, first, self._policy)
         with plan.ring() as ring:
             if ring.table_id(table.keyspace, table.name) != table.id.bytes:
                 raise BatchError(
@@ -250,15 +254,7 @@ class Bootstrap:
 
     def _shards(self, table: Table) -> list[tuple[str, int]]:
         """Where the table's state is, and its version, of every shard that there is."""
-        versions: ShardVersions | None = self.sealed.state.get(str(table.id)) if self.sealed else None
-        if versions is None:
-            return []
-        places = (
-            (names.state_shard(self.cluster, str(table.id), versions.generation, bucket), version)
-            for bucket, version in enumerate(versions.buckets)
-            if version
-        )
-        return [(self.config.state_url(name), version) for name, version in places]
+        return [] if self.sealed is None else shards_of(self.config, self.sealed, table.id)
 
     def _read(self, plan: ReadPlan, run: Run, wanted: list[int]) -> None:
         if not wanted:
@@ -366,6 +362,7 @@ class ReadPlan:
     schema: Schema
     table_id: UUID
     first: bool
+    policy: Policy
 
     @property
     def table(self) -> Table:
@@ -401,7 +398,7 @@ class TableReader:
         kinds = {column.name: parse_type(column.type, table.keyspace, types) for column in (*table.static_columns, *table.regular_columns)}
         lists = frozenset(name for name, kind in kinds.items() if _is_list(kind))
         untold = frozenset() if self._ring.tells_of_elements else frozenset(name for name, kind in kinds.items() if kind.multicell)
-        self._comparison = Comparison(lists, untold, table.is_counter, plan.snapshot.consistency == "ALL", plan.first)
+        self._comparison = Comparison(lists, untold, table.is_counter, plan.snapshot.consistency == "ALL", plan.first, plan.policy)
         self._as_of = as_of(plan.snapshot.margin_seconds)
         self._began = time.monotonic()
         sealed_at = datetime.fromtimestamp(self._as_of / MICROSECONDS, UTC)

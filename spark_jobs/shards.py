@@ -23,12 +23,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.dataset import LanceOperation
 
+from writetime import names
+from writetime.batch.documents import Sealed
+from writetime.config import PipelineConfig
 from writetime.errors import BatchError, LeaseLost
 from writetime.store import Store
 from writetime.store.lease import Lease, notes
@@ -68,6 +72,18 @@ share of `DELETED` is gone."""
 
 
 T = TypeVar("T")
+
+
+def shards_of(config: PipelineConfig, sealed: Sealed, table_id: UUID) -> list[tuple[str, int]]:
+    """Where the table's state is as of that seal, and its version, of every shard that there is."""
+    if (versions := sealed.state.get(str(table_id))) is None:
+        return []
+    cluster, generation = config.cluster.name, versions.generation
+    return [
+        (config.state_url(names.state_shard(cluster, str(table_id), generation, bucket)), version)
+        for bucket, version in enumerate(versions.buckets)
+        if version
+    ]
 
 
 class Record(NamedTuple):

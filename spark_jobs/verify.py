@@ -36,6 +36,7 @@ from spark_jobs.ring import Ring, as_of, token_of
 from spark_jobs.rows import EXPIRES_AT, WRITETIME, RowShape
 from spark_jobs.scan import Batches, chunked
 from spark_jobs.session import spark_session
+from spark_jobs.shards import Shard, shards_of
 from spark_jobs.warehouse import Warehouse
 from writetime import verify
 from writetime.batch.check import known_schema
@@ -46,9 +47,14 @@ from writetime.columns import Rules, TableRules
 from writetime.config import CqlConfig, PipelineConfig, load
 from writetime.cql.arrow import from_arrow_value, plain_values
 from writetime.cql.names import to_column
+from writetime.cql.ordered import RowKeys, record_key, split_record_key
 from writetime.cql.types import CqlType, parse_type
 from writetime.errors import BatchError, ConfigError
+from writetime.join import flat
+from writetime.join.head import decode_head
+from writetime.join.order import ClusteringOrder
 from writetime.last_words import leave
+from writetime.model import Row
 from writetime.schema.model import Schema, Table
 from writetime.store import open_store
 from writetime.verify import Compared, Finding, RangeResult, Shown, TableResult, VerifyReport, plain
@@ -62,9 +68,17 @@ _LOOK_EVERY: Final = 5.0
 """Seconds between two looks at whether a batch was sealed."""
 
 _SIDES: Final = pa.schema(
-    [("range", pa.int32()), ("key", pa.string()), ("ring", pa.bool_()), ("token", pa.int64()), ("now", pa.int64()), ("row", pa.binary())]
+    [
+        ("range", pa.int32()),
+        ("key", pa.string()),
+        ("ring", pa.bool_()),
+        ("token", pa.int64()),
+        ("now", pa.int64()),
+        ("row", pa.binary()),
+        ("record", pa.binary()),
+    ]
 )
-"""A row of either side; `now` (s) of the ring's is its clock."""
+"""A row of either side; `now` (s) of the ring's is its clock, `record` of ours the key of its record in the state."""
 _FOUND: Final = pa.schema(
     [
         ("range", pa.int32()),
@@ -75,6 +89,7 @@ _FOUND: Final = pa.schema(
         ("ring", pa.binary()),
         ("ours", pa.binary()),
         ("twice", pa.bool_()),
+        ("record", pa.binary()),
     ]
 )
 """A row that differs, or that the table has `twice`; or, without a key, how many `rows` of a range have passed in a task."""
@@ -141,6 +156,7 @@ class Suspect:
     differences: list[verify.Difference]
     ring: Shown | None
     ours: Shown | None
+    record: bytes | None = None
 
 
 @dataclass
@@ -302,8 +318,9 @@ class Verification:
         first, last = subject.looks[0], subject.looks[-1]
         findings: list[Finding] = []
         ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(subject.plan.ranges)]
+        ties = self._ties(subject, last)
         for key, (number, suspect) in sorted(last.suspects.items()):
-            verdict = verify.verdict(suspect.differences, suspect.since, before)
+            verdict = "tie" if key in ties else verify.verdict(suspect.differences, suspect.since, before)
             counted = ranges[number]
             ranges[number] = counted.model_copy(update={verdict: getattr(counted, verdict) + 1})
             if len(findings) < MOST_FINDINGS:
@@ -311,6 +328,11 @@ class Verification:
         findings.sort(key=lambda each: each.verdict)
         table = subject.table
         return TableResult(table=table.full_name, table_id=table.id, snapshot=last.snapshot, ranges=ranges, findings=findings)
+
+    def _ties(self, subject: Subject, look: Look) -> set[str]:
+        sealed = history(self.store, self.cluster).sealed
+        shards = [] if sealed is None else shards_of(self.config, sealed, subject.table.id)
+        return tied_rows(look, shards, ClusteringOrder(subject.table, self.schema.types), subject.plan.elements, int(time.time()))
 
     def _finding(self, key: str, suspect: Suspect, verdict: verify.Verdict) -> Finding:
         told = {"ring": suspect.ring and suspect.ring.values, "ours": suspect.ours and suspect.ours.values} if self.options.values else {}
@@ -321,6 +343,37 @@ class Verification:
 
 
 _MOST_LOOKS: Final = 5
+
+
+def tied_rows(look: Look, shards: Sequence[tuple[str, int]], order: ClusteringOrder, elements: frozenset[str], now: int) -> set[str]:
+    """Keys of rows that differ only in cells of which the state says that a ring of Cassandra 3.11 may decide otherwise. `elements` are
+    the columns with a cell per element."""
+    wanted = {
+        key: suspect
+        for key, (_, suspect) in look.suspects.items()
+        if suspect.record is not None and verify.may_be_ties(suspect.differences, suspect.ring, elements)
+    }
+    keys = sorted({key for each in wanted.values() if each.record for key in (each.record, _head_of(each.record))})
+    found: dict[bytes, bytes] = {}
+    for uri, version in shards if keys else ():
+        found |= Shard(uri, version).get(keys)
+    return {
+        key for key, each in wanted.items() if each.record and verify.are_ties(each.differences, *_state_of(found, each.record, order), now)
+    }
+
+
+def _state_of(records: Mapping[bytes, bytes], key: bytes, order: ClusteringOrder) -> tuple[Row | None, Row | None]:
+    """The row of a record and its partition's static row, of what the state has of them."""
+    head = decode_head(records.get(_head_of(key), b""), order)
+    static = head.update.static_row if head.update else None
+    if _head_of(key) == key:
+        return static, static
+    state = records.get(key, b"")
+    return flat.decode(state) if state else None, static
+
+
+def _head_of(record: bytes) -> bytes:
+    return record_key(split_record_key(record)[0])
 
 
 def _doubtful(subject: Subject, before: int) -> bool:
@@ -337,7 +390,7 @@ def _suspect(compared: Compared, row: Mapping[str, Any], at: int) -> Suspect:
     ring, ours = (None if row[side] is None else Shown.from_bytes(bytes(row[side])) for side in ("ring", "ours"))
     twice = [verify.Difference("row twice", "", 0)] if row["twice"] else []
     found = twice + verify.differences(compared, ring, ours, row["now"])
-    return Suspect(row["token"], verify.identity(row["ring"], row["ours"]), at, found, ring, ours)
+    return Suspect(row["token"], verify.identity(row["ring"], row["ours"]), at, found, ring, ours, row["record"] and bytes(row["record"]))
 
 
 def _named(schema: Schema, name: str) -> Table:
@@ -376,10 +429,16 @@ class Plan:
         """What is compared of rows, `columns` being those that are read of the warehouse's table."""
         shown = self.rules.shown().columns
         values = [column for column in self.table.columns.values() if column.kind in ("static", "regular") and column.name in shown]
-        elements = frozenset(column.name for column in values if self._kind(column.type).multicell)
+        elements = self.elements & {column.name for column in values}
         told = WRITETIME in columns
         untold = frozenset(column.name for column in values if not told or (column.name in elements and not self.of_elements))
         return Compared(frozenset(column.name for column in values), elements, untold)
+
+    @property
+    def elements(self) -> frozenset[str]:
+        """Names of the columns with a cell per element."""
+        values = (*self.table.static_columns, *self.table.regular_columns)
+        return frozenset(column.name for column in values if self._kind(column.type).multicell)
 
     def ring_side(self) -> Callable[[Batches], Batches]:
         """Numbers of ranges -> _SIDES."""
@@ -418,6 +477,9 @@ class Rows:
         self.shape, self.shown = RowShape.of(table, types), RowShape.of(found.shown(), types)
         self.selection = Selection(table, types.types, of_elements=of_elements)
         self.key = [column.name for column in table.partition_key]
+        self.clustering = [column.name for column in table.clustering]
+        # What is masked in the warehouse names no record of the state.
+        self.keys = None if {*self.key, *self.clustering} & found.hidden else RowKeys(table, types.types)
         self.numbers = {column.name for column in table.clustering if column.type == "decimal"}
         values = [*table.static_columns, *table.regular_columns]
         self.facts = {column.name: of_elements or not self.shape.columns[column.name].multicell for column in values}
@@ -433,7 +495,7 @@ class Rows:
                 if found is not None:
                     key, token, shown = found
                     place = {"range": 0 if self.blind else number, "key": key, "ring": True, "token": token}
-                    yield place | {"now": page.reading.now, "row": shown.to_bytes()}
+                    yield place | {"now": page.reading.now, "row": shown.to_bytes(), "record": None}
 
     def answered(self, answer: Sequence[bytes | None], now: int) -> tuple[str, int, Shown] | None:
         """Key, token and document of a row of the ring; None if the pipeline's filter keeps it back."""
@@ -471,12 +533,23 @@ class Rows:
         columns = {name: plain_values(batch.column(name)) for name in batch.schema.names}
         for at in range(batch.num_rows):
             row = {name: column[at] for name, column in columns.items()}
-            token = 0 if self.blind else token_of(_partition_key([self._encoded(name, row[to_column(name)]) for name in self.key]))
+            pk = b"" if self.blind else _partition_key([self._encoded(name, row[to_column(name)]) for name in self.key])
+            token = 0 if self.blind else token_of(pk)
             number = 0 if self.blind else bisect_left(ends, token)
             if self.blind or (number in wanted and ranges[number][0] < token):
+                record = self._record(pk, row)
                 writetime, expires_at = (self._told(row.pop(name, None)) for name in (WRITETIME, EXPIRES_AT))
                 key, shown = self._shown(row, writetime, expires_at)
-                yield {"range": number, "key": key, "ring": False, "token": token, "now": 0, "row": shown.to_bytes()}
+                yield {"range": number, "key": key, "ring": False, "token": token, "now": 0, "row": shown.to_bytes(), "record": record}
+
+    def _record(self, pk: bytes, row: Mapping[str, Any]) -> bytes | None:
+        """The key of a row's record in the state; of static content that stands alone, of its partition's head."""
+        if self.keys is None:
+            return None
+        clustering = [row[to_column(name)] for name in self.clustering]
+        alone = any(value is None for value in clustering)
+        raw = tuple(self._encoded(name, value) for name, value in zip(self.clustering, clustering, strict=True))
+        return record_key(pk) if alone else record_key(pk, self.keys.key(raw))
 
     def _encoded(self, name: str, value: Any) -> bytes:
         kind = self.shape.columns[name]
@@ -550,6 +623,7 @@ def _differing(compared: Compared, rows: Iterable[dict[str, Any]]) -> Iterator[d
             shown, held = (None if document is None else Shown.from_bytes(document) for document in documents)
             if twice or verify.differences(compared, shown, held, now):
                 about = {"token": found[0]["token"], "now": now, "ring": documents[0], "ours": documents[1], "twice": twice}
+                about["record"] = ours["record"] if ours else None
                 yield {"range": number, "rows": 0, "key": key} | about
         yield dict.fromkeys(_FOUND.names) | {"range": number, "rows": passed}
 

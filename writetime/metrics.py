@@ -47,6 +47,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_verify_finished_timestamp_seconds": "When cdc_verify last finished.",
     "writetime_verify_drift_rows": "Rows that differed from the ring then, and ought not to.",
     "writetime_verify_unsettled_rows": "Rows that differed then, and may.",
+    "writetime_verify_tie_rows": "Rows that differed then because Cassandra 3.11 decides a tie by its clock.",
     "writetime_verify_failed_tables": "Tables that could not be compared then.",
     "writetime_bootstrap_started_timestamp_seconds": "Of a table: when its last reading from the ring was begun.",
     "writetime_bootstrap_remaining_ranges": "Token ranges that it has not read to their end; 0: it is finished.",
@@ -182,6 +183,7 @@ def _of_reports(store: Store, cluster: str) -> Iterator[Sample]:
         for table in verified.tables:
             yield "writetime_verify_drift_rows", {"table": table.table}, table.drift
             yield "writetime_verify_unsettled_rows", {"table": table.table}, table.unsettled
+            yield "writetime_verify_tie_rows", {"table": table.table}, table.ties
         yield "writetime_verify_failed_tables", {}, sum(bool(table.trouble) for table in verified.tables)
     audited = _last(store, names.audit_prefix(cluster), AuditReport)
     if audited is not None:

@@ -4,7 +4,8 @@ Strategy: a row is compared as a document that both sides come to: values, write
 ring is as of now, so a difference counts only when it cannot be of what is still on its way. Its *evidence* is the writetime that the ring
 itself shows for what differs; where the ring shows nothing (a tombstone has no writetime in CQL), it is the moment when the ring was read.
 Evidence older than the *horizon* is **drift**: all that was written up to there is in the tables. All else is **unsettled**, and is looked
-at again when the horizon has moved past the moment of the first look.
+at again when the horizon has moved past the moment of the first look. Where Cassandra 3.11 itself decides by its clock between cells of
+equal timestamp (`writetime.join.reconcile`), the row is a **tie**.
 
 The horizon: of each node the time at which it finished the last of its segments that a batch has taken in, and of these the earliest.
 """
@@ -28,13 +29,15 @@ from writetime.batch.documents import Document
 from writetime.batch.logs_in import node_ends
 from writetime.batch.plan import history
 from writetime.errors import ConfigError
+from writetime.join.view import is_live, is_live_cell
+from writetime.model import Row
 from writetime.picture import Cell, Line, State, svg, text_table
 from writetime.store import Store
 
 Range = tuple[int, int]
 """Tokens > start and <= end."""
 Json = Any
-Verdict = Literal["drift", "unsettled"]
+Verdict = Literal["drift", "unsettled", "tie"]
 Kind = Literal["row missing", "row too many", "row twice", "value", "writetime", "expiry"]
 
 CLOCKS: Final = 10
@@ -158,6 +161,24 @@ def horizon(store: Store, cluster: str) -> int | None:
     return min((int(at.timestamp() * 1_000_000) for at in ends.values()), default=None)
 
 
+def may_be_ties(found: Sequence[Difference], ring: Shown | None, elements: frozenset[str]) -> bool:
+    """Whether the ring only shows less of a row than the table does; `elements` are the columns with a cell per element."""
+
+    def is_less(each: Difference) -> bool:
+        lacks = ring is not None and (each.column not in ring.values or each.column in elements)
+        return each.kind == "row too many" or (each.kind == "value" and lacks)
+
+    return all(map(is_less, found))
+
+
+def are_ties(found: Sequence[Difference], own: Row | None, static: Row | None, now: int) -> bool:
+    """Whether a ring of Cassandra 3.11 may show so much less of a row: what it lacks are cells that won a tie against one that has expired
+    since. `own` and `static` are the row and its partition's static row in the state; of static content that stands alone both are that."""
+    tied = {cell.column for row in (own, static) if row is not None for cell in row.cells if cell.tied}
+    stands = own is None or is_live(own.liveness, now) or any(is_live_cell(cell, now) and not cell.tied for cell in own.cells)
+    return all(not stands if each.kind == "row too many" else each.column in tied for each in found)
+
+
 # --- the report ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +202,7 @@ class RangeResult(Document):
     rows: int = Field(default=0, description="Rows that either side shows.")
     drift: int = 0
     unsettled: int = 0
+    tie: int = Field(default=0, description="Rows that Cassandra 3.11 itself shows one way or the other, by its clock.")
 
 
 class TableResult(Document):
@@ -204,6 +226,10 @@ class TableResult(Document):
     @property
     def unsettled(self) -> int:
         return sum(each.unsettled for each in self.ranges)
+
+    @property
+    def ties(self) -> int:
+        return sum(each.tie for each in self.ranges)
 
 
 class VerifyReport(Document):
@@ -255,10 +281,18 @@ def in_short(report: VerifyReport) -> str:
 def report_text(report: VerifyReport) -> str:
     """The report for people: a table, then rows that differ."""
     rows = [
-        (table.table, len(table.ranges), table.rows, table.drift, table.unsettled, table.trouble or ("DRIFT" if table.drift else "equal"))
+        (
+            table.table,
+            len(table.ranges),
+            table.rows,
+            table.drift,
+            table.unsettled,
+            table.ties,
+            table.trouble or ("DRIFT" if table.drift else "equal"),
+        )
         for table in report.tables
     ]
-    grid = text_table(("table", "ranges", "rows", "drift", "unsettled", ""), rows)
+    grid = text_table(("table", "ranges", "rows", "drift", "unsettled", "ties", ""), rows)
     return "\n".join([grid, *_about(report), *_lines(report)])
 
 
@@ -273,11 +307,11 @@ def picture(report: VerifyReport, *, styled: bool = True) -> str:
 
 
 def _state(found: RangeResult) -> State:
-    return "bad" if found.drift else "doubtful" if found.unsettled else "good"
+    return "bad" if found.drift else "doubtful" if found.unsettled or found.tie else "good"
 
 
 def _title(found: RangeResult) -> str:
-    return f"({found.start}, {found.end}]: {found.rows} rows, {found.drift} drift, {found.unsettled} unsettled"
+    return f"({found.start}, {found.end}]: {found.rows} rows, {found.drift} drift, {found.unsettled} unsettled, {found.tie} ties"
 
 
 def _about(report: VerifyReport) -> Iterator[str]:

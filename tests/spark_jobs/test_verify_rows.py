@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
@@ -11,11 +12,18 @@ from pyspark import cloudpickle
 
 from spark_jobs.ring import token_of
 from spark_jobs.rows import EXPIRES_AT, WRITETIME
-from spark_jobs.verify import Plan, Rows, _differing
+from spark_jobs.shards import Record, upsert
+from spark_jobs.verify import Look, Plan, Rows, Suspect, _differing, tied_rows
 from writetime.columns import Rules
 from writetime.config import CqlConfig, PipelineConfig
+from writetime.cql.ordered import RowKeys, record_key
+from writetime.join import flat
+from writetime.join.order import ClusteringOrder
+from writetime.join.reconcile import merge_rows
+from writetime.model import Cell, Row
 from writetime.schema.model import Column, ColumnKind, Schema, Table
-from writetime.verify import Compared, Shown
+from writetime.store import open_store
+from writetime.verify import Compared, Difference, Shown
 
 KINDS: dict[str, tuple[ColumnKind, str]] = {
     "id": ("partition_key", "int"),
@@ -72,6 +80,25 @@ def test_plain() -> None:
     assert ours[0] == '{"id": 3, "at": "1e0"}'
 
 
+def test_rows_whose_ties_the_ring_decided_otherwise_are_named(tmp_path: Path) -> None:
+    """The state says of which cells it may: what the ring lacks of these is no drift, and of others it is."""
+    rows = Rows(TABLE, Schema(), True)
+    (ours,) = rows.of_lake(lake("s"), WHOLE, {0})
+    record = record_key(i32(3), RowKeys(TABLE, {}).key((i32(2) + b"\x64",)))
+    assert ours["record"] == record
+    (masked,) = Rows(TABLE, Schema(), True, Rules(hashes={"sha256": ["shop.orders.at"]}, salt="salt")).of_lake(lake("s"), WHOLE, {0})
+    assert masked["record"] is None
+
+    winner, late = Cell("v", 7, i64(9)), Cell("v", 7, i64(8), ttl=5, local_deletion_time=50)
+    state = merge_rows(Row((i32(2) + b"\x64",), cells=(winner,)), Row((), cells=(late,)), policy="3.11")
+    bucket = open_store(str(tmp_path / "bucket"))
+    version = upsert(str(tmp_path / "shard"), 0, 1, [Record(record, flat.encode(state), None)], bucket, "lease.json").version
+    found = Shown.from_bytes(ours["row"])
+    suspects = {column: (0, Suspect(0, "", 0, [Difference("value", column, None)], Shown({}), found, record)) for column in ("v", "secret")}
+    shards = [(str(tmp_path / "shard"), version)]
+    assert tied_rows(Look(0, 1, suspects=suspects), shards, ClusteringOrder(TABLE, {}), frozenset({"tags"}), 100) == {"v"}
+
+
 def test_tokens_come_from_the_warehouse() -> None:
     rows = Rows(TABLE, Schema(), True)
     token = token_of(i32(3))
@@ -105,7 +132,7 @@ def test_filtered() -> None:
 
 def test_a_row_that_the_table_has_twice_differs() -> None:
     row = Shown({"v": 1}, {"v": 5}).to_bytes()
-    side = {"range": 0, "key": "k", "token": 1, "now": 9, "row": row}
+    side = {"range": 0, "key": "k", "token": 1, "now": 9, "row": row, "record": None}
     rows = [side | {"ring": True}, side | {"ring": False}, side | {"ring": False}]
     found = list(_differing(Compared(frozenset({"v"})), rows))
     assert [(each["key"], each["twice"], each["rows"]) for each in found] == [("k", True, 0), (None, None, 1)]

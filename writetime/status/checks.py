@@ -146,6 +146,7 @@ def _found(found: VerifyReport) -> str:
     pieces = [
         f"drift in {found.drift} rows" if found.drift else "",
         f"{failed} tables could not be compared" if failed else "",
+        f"{ties} rows tie" if (ties := sum(table.ties for table in found.tables)) else "",
         f"{sum(table.unsettled for table in found.tables)} rows unsettled" if any(table.unsettled for table in found.tables) else "",
     ]
     return "; ".join(piece for piece in pieces if piece) or "equal"
