@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby, islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -33,11 +33,9 @@ from writetime.join.flat import Engine
 from writetime.join.head import decode_head, encode_head
 from writetime.join.order import ClusteringOrder
 from writetime.join.reconcile import POLICY, Policy
-from writetime.join.stream import Applied, Deleted, Event, HeadRecord, Item, Output, RowRecord, Settings, Versions, fold
+from writetime.join.stream import Applied, Deleted, Deletes, Event, HeadRecord, Item, Output, RowRecord, Settings, Versions, fold
 from writetime.model import PartitionUpdate
 from writetime.schema.model import Schema, Table
-
-Deletes = Literal["rows", "one"]
 
 FOLDED: Final = pa.schema(
     [
@@ -64,7 +62,6 @@ FOLDED: Final = pa.schema(
     ]
 )
 
-_COVERING: Final = ("range_delete", "partition_delete")
 _NO_PARTITIONS: Final = (b"", b"\0")
 _ITEMS_PER_LOOKUP = 8192
 _BYTES_PER_LOOKUP = 16 << 20
@@ -158,7 +155,7 @@ class _ShardJoin:
         keys = RowKeys(self.table, plan.schema.types)
         before = plan.dropped_before.get(table_id)
         since = plan.since_of.get(table_id, plan.since)
-        self.settings = Settings(self.order, keys, plan.now, since, plan.versions, plan.engine, before, plan.policy)
+        self.settings = Settings(self.order, keys, plan.now, since, plan.versions, plan.engine, before, plan.policy, plan.deletes)
         self.shard = Shard(*plan.shards[table_id, bucket])
         self.state = _State(self.shard, plan, everything=before is not None)
         self.counts: Counter[str] = Counter()
@@ -236,20 +233,19 @@ class _ShardJoin:
 
     def _told(self, key: bytes, outputs: Iterable[Output]) -> Iterator[dict[str, Any]]:
         """Rows of FOLDED. An event is held until it is known whether it is the last of its row."""
-        held: tuple[Event, bool] | None = None
+        held: Event | None = None
         for output in outputs:
             if isinstance(output, Event):
-                follows = held is not None and held[0].key == output.key
                 if held is not None:
-                    yield self._event(key, *held, last=not follows)
-                held = output, not follows
+                    yield self._event(key, held, last=held.key != output.key)
+                held = output
             else:
                 yield from self._other(key, output)
         if held is not None:
-            yield self._event(key, *held, last=True)
+            yield self._event(key, held, last=True)
 
-    def _event(self, key: bytes, event: Event, first: bool, *, last: bool) -> dict[str, Any]:
-        hidden = self.plan.deletes == "one" and first and not event.after.row and event.reason in _COVERING
+    def _event(self, key: bytes, event: Event, *, last: bool) -> dict[str, Any]:
+        hidden = event.taken
         if untold(event.source, self.plan.untold):
             hidden = True
             self.counts["untold"] += 1

@@ -12,7 +12,7 @@ from writetime.join import flat
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.join.partition import max_timestamp
 from writetime.join.reconcile import Policy
-from writetime.join.stream import Applied, Deleted, Event, Head, HeadRecord, Item, RowRecord, Settings, Shown, fold
+from writetime.join.stream import Applied, Deleted, Deletes, Event, Head, HeadRecord, Item, RowRecord, Settings, Shown, fold
 from writetime.join.view import VisibleRow
 from writetime.model import PartitionUpdate, Row
 
@@ -84,6 +84,7 @@ def run(
     engine: flat.Engine = "python",
     dropped_before: Mapping[str, int] | None = None,
     policy: Policy = "4.0",
+    deletes: Deletes = "rows",
 ) -> Result:
     """Fold the updates, each with its name, and keep the records in the store."""
     keys = RowKeys(order.table, {})
@@ -98,7 +99,7 @@ def run(
     groups = ((key, (item for _, item in group)) for key, group in groupby((e for e in items if e[0]), key=lambda entry: entry[0]))
     due = [key for key in store.due(since, now) if key]
     result, records = Result(), []
-    settings = Settings(order, keys, now, since, versions, engine, dropped_before, policy)
+    settings = Settings(order, keys, now, since, versions, engine, dropped_before, policy, deletes)
     for output in fold(settings, store.head, heads, groups, store, due):
         if isinstance(output, Event):
             result.events.append(output)

@@ -35,7 +35,7 @@ from writetime.join import flat
 from writetime.join.order import Clustering, ClusteringOrder
 from writetime.join.partition import PartitionState, SourcedUpdate, fold, max_timestamp
 from writetime.join.reconcile import Policy, merge_updates
-from writetime.join.stream import Event, Head, Item, RowRecord, Settings
+from writetime.join.stream import Event, Head, Item, RowRecord, Settings, Versions
 from writetime.join.stream import fold as stream_fold
 from writetime.join.view import VisibleRow, visible_rows
 from writetime.model import Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
@@ -100,6 +100,34 @@ def test_one_batch_at_a_standing_clock_is_the_fold_of_whole_partitions(
     assert by_row(result.changes) == by_row((c.clustering, c.before, c.after, c.source, c.ts_micro) for c in whole.changes)
     assert set(result.applied) == {outcome.source for outcome in whole.outcomes if outcome.applied}
     expect_true_records(store, NOW)
+
+
+def followed(result: Result, shown: Shown, order: ClusteringOrder = ORDER) -> Shown:
+    """What somebody has who follows deletions of many rows as what they are, and then the events that are told."""
+    view = dict(shown)
+    for deleted in result.deleted:
+        if deleted.tombstone is None:
+            view = {}
+        else:
+            start, end = order.start(deleted.tombstone.start), order.end(deleted.tombstone.end)
+            view = {row: what for row, what in view.items() if row is None or not start < order.key(row) < end}
+    told = [change for event, change in zip(result.events, result.changes, strict=True) if not event.taken]
+    return replay(told, view)
+
+
+@pytest.mark.parametrize("versions", ["each", "last"])
+@often
+@given(history_of_updates, history_of_updates, st.booleans())
+def test_deletions_as_one_event_and_the_others_lead_from_what_was_to_what_is(
+    versions: Versions, first: list[PartitionUpdate], second: list[PartitionUpdate], moves: bool
+) -> None:
+    """Each event begins with what its row was by then, over two batches; what the table holds follows all of them, taken ones too."""
+    store, now = Store(), NOW + 1 if moves else NOW
+    begun = run(store, named(first), ORDER, now=NOW, since=NOW, deletes="one", versions=versions)
+    shown = followed(begun, {})
+    assert shown == shown_by(store, NOW)
+    result = run(store, named(second), ORDER, now=now, since=NOW, deletes="one", versions=versions)
+    assert followed(result, shown) == replay(result.changes, shown) == shown_by(store, now)
 
 
 @often

@@ -42,6 +42,7 @@ from writetime.cql.types import EMPTY, Duration
 from writetime.errors import BatchError
 from writetime.join.flat import Engine
 from writetime.join.reconcile import Policy
+from writetime.join.stream import Versions
 from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
 from writetime.schema.model import DroppedColumn
 from writetime.store import open_store
@@ -404,6 +405,29 @@ def test_by_the_rule_of_3_11_expiring_cells_meet_as_live_ones_and_are_counted(en
     (late_record,), (record,) = payloads(late, "record"), payloads(rows, "record")
     assert late_record == record
     assert account(late)["ties"] == 1
+
+
+@pytest.mark.parametrize("versions", ["each", "last"])
+def test_events_of_rows_under_a_delete_of_many_begin_behind_it(versions: Versions, tmp_path: Path) -> None:
+    """As told one after the other: the delete first; a row that was known begins with nothing then, whatever the batch did to it before."""
+    lines = [insert(ORDERS, 1, {"name": "old"}, line) for line in (1, 2)] + [insert(ORDERS, 1, {"name": "young"}, 3, timestamp=THEN + 9)]
+    shard = stored(tmp_path, folded([frame(mutation) for mutation in lines]))
+    second = [
+        insert(ORDERS, 1, {"name": "changed"}, 1, timestamp=THEN + 1),
+        delete(ORDERS, 1, THEN + 2),
+        insert(ORDERS, 1, {"name": "again"}, 1, timestamp=THEN + 3),
+    ]
+    rows = folded([frame(each) for each in second], shards={ORDERS.id: shard}, since=NOW, deletes="one", versions=versions)
+    (deletion,) = of_kind(rows, "deletion")
+    assert deletion["seq"] == 0
+    told = sorted((row["seq"], pickle.loads(row["payload"])) for row in of_kind(rows, "event") if row["seq"] is not None)
+    chain = [(seq, e["key"]["line"], e["op"], *(e[part] and e[part]["name"] for part in ("before", "after"))) for seq, e in told]
+    between = [(1, "c", None, "changed"), (1, "d", "changed", None)] if versions == "each" else []
+    # The delete is older than the third row, which stands.
+    expected = [*between, (1, "c", None, "again"), (3, "c", None, "young")]
+    assert chain == [(seq, *each) for seq, each in enumerate(expected, start=1)]
+    last = {pickle.loads(row["payload"])["key"]["line"]: row for row in of_kind(rows, "event") if row["last"]}
+    assert {line: row["seq"] is None for line, row in last.items()} == {1: False, 2: True, 3: False}
 
 
 # --- both ways of each stage ------------------------------------------------------------------------------------------------------------

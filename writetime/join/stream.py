@@ -10,6 +10,10 @@ interval): a row that was to live for two seconds shows for two seconds, however
 for what expires then and (second, 1, writetime, content) for an update, before which all is gone that has expired by its second. At
 (since, -1, ...) columns go, or come back, that have been dropped or added again since the batch before.
 
+With `deletes="one"` a deletion of many rows comes ahead of all events and takes whatever showed under it when the batch began. Events of
+these rows begin with nothing, so that each `before` is what a consumer of the events has by then. The disappearance itself is marked as
+`taken`; a row that shows on, or what is left of it, has an event that creates it again.
+
 Of the state only what a batch touches is read: rows with items, rows under deletions that are new, rows that fall due; all rows only if
 static content changes. Whether static content stands alone then needs to know if any other row shows: the head remembers how many do.
 
@@ -34,6 +38,7 @@ from writetime.join.reconcile import POLICY, Policy, merge_static_rows
 from writetime.model import Bound, DeletionTime, PartitionUpdate, RangeTombstone, Row
 
 Versions = Literal["each", "last"]
+Deletes = Literal["rows", "one"]
 T = TypeVar("T")
 
 FIRST_ROW: Final = b"\x01"
@@ -86,7 +91,9 @@ class Settings:
     """What folding needs to know of a table, and how a batch folds. `since` None: there was no batch before.
 
     `dropped_before`: what was dropped for that batch, if it is not what is dropped by now. Then all rows of the partition are read, and
-    those that show differently for it, which nobody may have touched, have events of reason "alter" ahead of all others."""
+    those that show differently for it, which nobody may have touched, have events of reason "alter" ahead of all others.
+
+    `deletes`: whether a deletion of many rows is told by each of them, or as `Deleted`."""
 
     order: ClusteringOrder
     keys: Keys
@@ -96,6 +103,7 @@ class Settings:
     engine: Engine = "auto"
     dropped_before: Mapping[str, int] | None = None
     policy: Policy = POLICY
+    deletes: Deletes = "rows"
 
 
 class Shown(NamedTuple):
@@ -111,7 +119,7 @@ class Event:
     """A row shows differently; never both nothing, never equal. `key` is empty for static content that stands alone.
 
     `ts_micro` is the greatest timestamp of the update, or the second of expiry; `source` None: it was nobody's write. `reason` is None
-    where the row's own cells or liveness were written."""
+    where the row's own cells or liveness were written. `taken`: it is part of a `Deleted`, and nobody is to be told."""
 
     key: bytes
     before: Shown
@@ -119,11 +127,12 @@ class Event:
     source: Any
     ts_micro: int
     reason: Reason | None
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A deletion of many rows that is news; ahead of all events. `tombstone` None: of the whole partition."""
+    """A deletion of many rows that is news; ahead of all events of its partition. `tombstone` None: of the whole partition."""
 
     tombstone: RangeTombstone | None
     source: Any
@@ -222,13 +231,15 @@ class _Partition:
         self.news: list[_Span] = []
         self.statics: list[_Step] = []
         self.coverage: _Coverage | None = None
-        self.sweep = _Sweep(())
+        self.sweep = self._taking = _Sweep(())
         self._partition_deletions: set[Moment] = set()
         self._showed = self._shows = 0
 
     def run(self, head_items: Iterable[Item], row_groups: Iterable[tuple[bytes, Iterable[Item]]], due: Iterable[bytes]) -> Iterator[Output]:
         update = yield from self._fold_head(head_items)
         self.sweep = _Sweep((*self.base, *self.news))
+        if self.settings.deletes == "one":
+            self._taking = _Sweep(self.news)
         if any(step.what for step in self.statics):
             self.coverage = _Coverage()
         everything = self.altered is not None or self._reads_everything()
@@ -237,7 +248,8 @@ class _Partition:
             yield from self._fold_row(key, row, items)
         shown = self._count(everything)
         if self.coverage is not None:
-            yield from self.net(self._statics_alone(self.coverage))
+            partition = _Sweep(span for span in self.news if span.step.what.tombstone is None and self.settings.deletes == "one")
+            yield from self._taken(b"", self._alone_at_start(self.coverage), partition, self.net(self._statics_alone(self.coverage)))
         yield from self._head_record(update, shown)
 
     # --- the clock -------------------------------------------------------------------------------------------------------------------
@@ -321,11 +333,32 @@ class _Partition:
         """One row through all its moments."""
         folding = _RowFolding(self, key, old)
         self._showed += folding.shows
-        yield from self.net(folding.run(items))
+        yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items)))
         self._shows += folding.shows
         if folding.row != old or self._falls_due(old):
             expires_at = flat.next_expiry(folding.row, self.settings.now, engine=self.engine)
             yield RowRecord(key, folding.row, expires_at, self._ties(old, folding.row))
+
+    def _taken(self, key: bytes, shown: Shown, taking: _Sweep, outputs: Iterable[Output]) -> Iterator[Output]:
+        """The outputs of one row, of which `shown` is what showed at first, if a deletion that comes ahead of all events takes that."""
+        by = taking.at(key or FIRST_ROW).until(_LAST) if shown.row and taking.steps else None
+        if by is None:
+            yield from outputs
+            return
+        waiting = True
+        gone = Event(key, shown, Shown(), by.source, by.moment[2], by.what.reason, taken=True)
+        for output in outputs:
+            if waiting and isinstance(output, Event):
+                waiting = False
+                if not output.after.row:
+                    yield replace(output, taken=True)
+                    continue
+                yield gone
+                output = replace(output, before=Shown())
+            yield output
+        if waiting:
+            yield gone
+            yield Event(key, Shown(), shown, by.source, by.moment[2], by.what.reason)
 
     def net(self, outputs: Iterable[Output]) -> Iterator[Output]:
         """The outputs of one row; of its events, if only the last version is wanted, one from where it was to where it ends."""
@@ -375,6 +408,17 @@ class _Partition:
             if moment > self.start and before != after:
                 yield Event(b"", before, after, source, moment[2], self._alone_reason(moment))
             before = after
+
+    def _alone_at_start(self, coverage: _Coverage) -> Shown:
+        cells, covered = NOTHING, False
+        for step in merge(self.statics, coverage.steps(), key=_moment):
+            if step.moment > self.start:
+                break
+            if isinstance(step.what, bool):
+                covered = step.what
+            else:
+                cells = step.what
+        return Shown(STATIC, cells) if cells and not covered else Shown()
 
     def _alone_reason(self, moment: Moment) -> Reason:
         if (reason := _UNWRITTEN.get(moment[1])) is not None:
@@ -463,7 +507,7 @@ class _RowFolding:
 
     def _step(self, moment: Moment, items: Iterable[Item]) -> Iterator[Output]:
         """All that happens at one moment."""
-        before = self._shown()
+        before = self.shown
         source, deleted = self._settle(moment)
         written, by = NOTHING, None
         for item in items:
@@ -473,7 +517,7 @@ class _RowFolding:
                 yield Applied(item.update)
         source = source if by is None else by
         self._show(_Step(moment, source, None))
-        after = self._shown()
+        after = self.shown
         if before != after:
             reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted)
             yield Event(self.key, before, after, source, moment[2], reason)
@@ -501,7 +545,9 @@ class _RowFolding:
         self.row = merged
         return changed
 
-    def _shown(self) -> Shown:
+    @property
+    def shown(self) -> Shown:
+        """What shows by now."""
         return Shown(self._own, self._cells) if self._own else Shown()
 
     def _show(self, step: _Step) -> None:
