@@ -29,7 +29,7 @@ from writetime_settings import table_asset
 from writetime.batch.archive import archive, mark_for_retry
 from writetime.batch.check import check_segment
 from writetime.batch.documents import Manifest
-from writetime.batch.plan import checked_clock, history, plan_ingest, plan_maintain, plan_replay, read_sealed
+from writetime.batch.plan import history, plan_ingest, plan_maintain, plan_replay, read_sealed, store_clock
 from writetime.batch.publish import publish_due, read_published, tell_of
 from writetime.batch.refused import failed_tables, let_in, waiting_segments, why_still
 from writetime.bootstrap.run import due
@@ -96,7 +96,7 @@ class PipelineOperator(BaseOperator):
         config, store = self.pipeline()
         try:
             cluster = config.cluster.name
-            manifest = plan(store, cluster, now=checked_clock(store, cluster, datetime.now(UTC)))
+            manifest = plan(store, cluster, now=store_clock(store, cluster))
         except WritetimeError as error:
             raise failure(error) from error
         if manifest is None:
@@ -120,7 +120,7 @@ class PlanBatchOperator(PipelineOperator):
             self.log.info("the schema that these waited for is there: %s", ", ".join(released))
         plan = partial(plan_ingest, max_segments=config.segments_per_batch)
         manifest = self.planned(plan, "nothing has come in, and nothing captured has expired")
-        if manifest.kind != "ingest" and datetime.now(UTC) - manifest.created_at < _OTHERS_TURN:
+        if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < _OTHERS_TURN:
             raise AirflowSkipException(
                 f"batch {manifest.number} ({manifest.kind}) is open; its own DAG began it at {manifest.created_at:%H:%M:%S}Z, and is to "
                 f"seal it. If it is not sealed {_OTHERS_TURN.seconds // 60} minutes after that, it is run here"

@@ -30,7 +30,7 @@ from spark_jobs.files import files_up_to
 from spark_jobs.session import spark_session
 from writetime import names
 from writetime.batch import prune
-from writetime.batch.plan import checked_clock, history
+from writetime.batch.plan import history, store_clock
 from writetime.batch.publish import read_published
 from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack, whole_hour
 from writetime.config import PipelineConfig, load
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(config: PipelineConfig) -> Shelved:
     """One run, for as long as the configuration says."""
     store = open_store(config.bucket)
-    now = checked_clock(store, config.cluster.name, datetime.now(UTC))
+    now = store_clock(store, config.cluster.name)
     over = time.monotonic() + 60 * config.archive.minutes_per_run
     with ExitStack() as stack:
         care = Care(config, store, now, lambda: time.monotonic() > over)

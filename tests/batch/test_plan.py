@@ -34,7 +34,6 @@ from writetime.batch.documents import (
 from writetime.batch.plan import (
     EXPIRY_PAUSE,
     History,
-    checked_clock,
     history,
     plan_ingest,
     plan_maintain,
@@ -42,6 +41,7 @@ from writetime.batch.plan import (
     read_manifest,
     read_schema,
     read_sealed,
+    store_clock,
 )
 from writetime.batch.publish import Published, publish_due, write_published
 from writetime.batch.shelve import let_go, pack
@@ -661,14 +661,15 @@ def test_time_does_not_run_backwards(store: LocalStore) -> None:
     assert second.now == first.now
 
 
-def test_a_clock_that_is_far_ahead_of_the_stores_is_refused(store: LocalStore) -> None:
-    """All that expires until then would be told as gone, and a batch's clock never goes back."""
-    stored = store.put("any", b"").created
-    for good in (timedelta(days=-400), timedelta(hours=-1), timedelta(0), timedelta(hours=23)):
-        assert checked_clock(store, CLUSTER, stored + good) == stored + good
-    with pytest.raises(BatchError, match=r"this machine's clock says .*, the bucket's .*Set the clock") as raised:
-        checked_clock(store, CLUSTER, stored + timedelta(days=365))
-    assert not raised.value.retriable
+def test_the_time_of_planning_is_the_stores(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver whose clock is off must not tell as gone what is not, nor wait for what is due: a batch's clock never goes back."""
+    put = store.put
+    monkeypatch.setattr(store, "put", lambda *args, **named: replace(put(*args, **named), created=NOW))
+    assert store_clock(store, CLUSTER) == NOW
+    monkeypatch.undo()
+    before = datetime.now(UTC)
+    assert before - timedelta(seconds=1) <= store_clock(store, CLUSTER) <= datetime.now(UTC) + timedelta(seconds=1)
+    assert store_clock(store, CLUSTER) >= before - timedelta(seconds=1), "each time anew"
     assert history(store, CLUSTER).last == 0
 
 

@@ -31,7 +31,6 @@ from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 from writetime.untrusted import SCHEMA
 
-CLOCK_AHEAD: Final = timedelta(days=1)
 _FORMAT_OF_3_11: Final = 6
 _LISTED: Final = 64
 """Batches that are listed to find the last one."""
@@ -108,17 +107,10 @@ def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
     return sealed
 
 
-def checked_clock(store: Store, cluster: str, now: datetime) -> datetime:
-    """`now`, as this machine has it, if a batch may go by it. BatchError if it is far ahead of the store's clock."""
-    stored = store.put(names.clock(cluster), f"{now.isoformat()}\n".encode()).created
-    if now - stored <= CLOCK_AHEAD:
-        return now
-    raise BatchError(
-        f"this machine's clock says {now:%Y-%m-%dT%H:%M:%SZ}, the bucket's {stored:%Y-%m-%dT%H:%M:%SZ}",
-        operation="plan a batch",
-        obj=cluster,
-        hint="Set the clock. A batch's clock never goes back: what expires until then would be told as gone for good.",
-    )
+def store_clock(store: Store, cluster: str) -> datetime:
+    """What time the store has, which is the time of planning: the age of its objects is by that clock, and of several machines that
+    plan, one may be off by days. A batch's clock never goes back, and what expires until then is told as gone."""
+    return store.put(names.clock(cluster), b"\n").created
 
 
 def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000) -> Manifest | None:
