@@ -19,6 +19,8 @@ AT: Final = "WRITETIME_KILL_AT"
 DRIVER: Final = "WRITETIME_KILL_DRIVER"
 VICTIM: Final = "WRITETIME_KILL_VICTIM"
 """A process group that is killed in the job's place: the broker's."""
+STOPPED: Final = "WRITETIME_KILL_STOPPED"
+"""A file: the job is not killed but stopped (SIGSTOP), and this names the process groups that are to be woken."""
 
 STEPS: Final = (
     "survey",
@@ -64,7 +66,11 @@ def passed(point: str) -> None:
 
 
 def kill() -> None:
-    """End the job: the driver with its JVM, then this process's own group. Or end what it depends on, and let it go on without."""
+    """End the job: the driver with its JVM, then this process's own group. Or end what it depends on, and let it go on without. Or stop it,
+    until somebody wakes it."""
+    if file := os.environ.get(STOPPED):
+        _stop(file)
+        return
     if victim := os.environ.get(VICTIM):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(int(victim), signal.SIGKILL)
@@ -73,6 +79,16 @@ def kill() -> None:
         os.killpg(int(os.environ[DRIVER]), signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
     time.sleep(60)
+
+
+def _stop(file: str) -> None:
+    driver, own = int(os.environ[DRIVER]), os.getpgid(0)
+    with open(f"{file}.new", "w") as told:
+        told.write(f"{driver} {own}")
+    os.rename(f"{file}.new", file)
+    if driver != own:
+        os.killpg(driver, signal.SIGSTOP)
+    os.killpg(own, signal.SIGSTOP)
 
 
 def around(function: Callable[..., Any], what: str) -> Callable[..., Any]:
@@ -108,7 +124,7 @@ def install_in_worker() -> None:
 
     shards.upsert = around(shards.upsert, "write of a shard")
     Lease.finish = around(Lease.finish, "end of a shard")  # type: ignore[method-assign]
-    kafka.read_progress = around(kafka.read_progress, "progress")
+    kafka._read_progress = around(kafka._read_progress, "progress")
 
     class Producer(kafka.Producer):
         """A producer whose steps are points."""

@@ -2,7 +2,9 @@
 
 Strategy: as `tests.spark_jobs.orders`, segments of three nodes are cut anew and shuffled, and come in a few at a time. Each batch is
 ingested, and now and then published, by jobs that are killed until luck, or the number of kills, lets them through: at each point in turn,
-or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once. Now and then the broker is killed
+or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once; one is stopped and wakes when its
+batch is sealed and archived; segments are put again with the same bytes, before their batch reads them or after it is archived; the
+configuration is edited after a batch was begun; two archive one batch at once. Now and then the broker is killed
 under a publisher, within a transaction say, and comes back after a while; and once in a while it is away for so long that whole batches are
 ingested meanwhile. In the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key
 in order; the tables must be what the ring answered; and the changes must fold to the tables.
@@ -19,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,10 +40,11 @@ from tools import ROOT
 from tools.console import say
 from tools.services.kafka import Kafka
 from writetime import envelope
+from writetime.batch import pinned
 from writetime.batch.archive import archive
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
-from writetime.config import PipelineConfig
+from writetime.config import ColumnsConfig, EventsConfig, PipelineConfig
 from writetime.cql.names import to_changes_namespace, to_column
 
 LONGEST = 600.0
@@ -63,6 +67,9 @@ class Result:
     rivals: int = 0
     outages: int = 0
     absences: int = 0
+    late: int = 0
+    again: int = 0
+    edited: int = 0
     failed: int = 0
     batches: int = 0
     events: int = 0
@@ -77,9 +84,10 @@ class Result:
     def __str__(self) -> str:
         runs = ", ".join(f"{count} of {job}" for job, count in sorted(self.jobs.items()))
         return (
-            f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, "
-            f"broker killed {self.outages} times within a job, away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed "
-            f"for it or for a rival; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
+            f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, late "
+            f"{self.late} times, {self.again} segments put again, {self.edited} batches with an edited configuration, broker killed "
+            f"{self.outages} times within a job, away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed for it or for "
+            f"a rival; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
             f"{len(self.problems)} other problems"
         )
 
@@ -96,6 +104,7 @@ class Kills(Orders):
         self.kafka = Kafka(folder / "kafka")
         self._returning: Thread | None = None
         self._told_until = 0
+        self._sleepers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
 
     def play(self) -> Result:
@@ -135,14 +144,31 @@ class Kills(Orders):
         self.config: PipelineConfig = config.model_copy(update=update)
         self._config_file = self.pipeline.site.folder / "config.pickle"
         self._config_file.write_bytes(pickle.dumps(self.config))
+        # What it says would show in every event and row.
+        edit = {"columns": ColumnsConfig.model_validate({"column.mask.with.3.chars": ".*"}), "events": EventsConfig(versions="last")}
+        self._edited_file = self.pipeline.site.folder / "edited.pickle"
+        self._edited_file.write_bytes(pickle.dumps(self.config.model_copy(update=edit)))
 
     # --- jobs ------------------------------------------------------------------------------------------------------------------------
 
     def _bring_in(self, pieces: Sequence[Piece]) -> None:
         store, cluster = self.pipeline.store, self.pipeline.cluster
         for piece in pieces:
-            store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
-        self._batch(plan_ingest(store, cluster, now=datetime.now(UTC)))
+            self._put(piece)
+        manifest = plan_ingest(store, cluster, now=datetime.now(UTC))
+        self._put_again(pieces, 0.3)
+        self._batch(manifest)
+        self._put_again(pieces, 0.15)
+
+    def _put(self, piece: Piece) -> None:
+        self.pipeline.store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
+
+    def _put_again(self, pieces: Sequence[Piece], chance: float) -> None:
+        """Some of them once more, with the same bytes."""
+        for piece in pieces:
+            if self.rule is None and self.random.random() < chance:
+                self._put(piece)
+                self.result.again += 1
 
     def _replay_all(self) -> None:
         """The archive once more: nothing is new, however often it is tried."""
@@ -153,19 +179,32 @@ class Kills(Orders):
     def _batch(self, manifest: Manifest | None) -> Sealed:
         store, cluster = self.pipeline.store, self.pipeline.cluster
         assert manifest is not None
-        self._run("ingest", str(manifest.number))
+        rule = sabotage.RULES[self.rule] if self.rule is not None else None
+        edited = rule.edited if rule is not None else self.random.random() < 0.25
+        if edited:
+            # The batch was begun with the configuration that the runs do not find any more.
+            pinned.configuration(store, manifest, self.config)
+            self.result.edited += 1
+        self._run("ingest", str(manifest.number), config=self._edited_file if edited else self._config_file)
         sealed = read_sealed(store, cluster, manifest.number)
         assert sealed is not None
         self.result.problems += [
             f"batch {sealed.number}: {account} does not balance" for account in sealed.accounting if not account.balanced
         ]
-        archive(store, cluster, sealed.number)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda _: archive(store, cluster, sealed.number), range(self.random.choice((1, 2)))))
+        self._wake()
         self.result.batches += 1
         return sealed
 
-    def _run(self, job: str, *arguments: str) -> None:
+    def _run(self, job: str, *arguments: str, config: Path | None = None) -> None:
         """Start a job until one of it has come to its end."""
+        self._present_config = config or self._config_file
         for plan in self._plans(job):
+            if plan.startswith("late "):
+                if self._ended_early(job, self._start_and_stop(job, *arguments, point=plan.removeprefix("late "))):
+                    return
+                continue
             if plan == "rivals":
                 self.result.rivals += 1
                 both = [self._start(job, *arguments) for _ in range(2)]
@@ -189,7 +228,8 @@ class Kills(Orders):
         """What happens to each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for nothing."""
         if self.rule is not None:
             rule = sabotage.RULES[self.rule]
-            yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
+            there = [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
+            yield from [f"late {point}" for point in there] if rule.late else there
             if rule.rivals and job == "publish":
                 yield "rivals"
         while self.rule is None and self.result.kills.total() < self.wanted:
@@ -200,16 +240,20 @@ class Kills(Orders):
                 yield "outage"
             elif chance < 0.4:
                 yield "moment"
+            elif chance < 0.5 and job == "ingest" and not self._sleepers:
+                yield f"late {next(self._points[job])}"
             elif chance < 0.9:
                 yield next(self._points[job])
             else:
                 break
         yield from cycle([""])
 
-    def _start(self, job: str, *arguments: str, point: str = "", at: int = 0, victim: str = "") -> subprocess.Popen[bytes]:
+    def _start(
+        self, job: str, *arguments: str, point: str = "", at: int = 0, victim: str = "", stopped: str = ""
+    ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), points.POINT: point, points.AT: str(at), sabotage.RULE: self.rule or ""}
-        environment[points.VICTIM] = victim
-        command = [sys.executable, "-m", "tests.spark_jobs.kill.child", str(self._config_file), job, *arguments]
+        environment |= {points.VICTIM: victim, points.STOPPED: stopped}
+        command = [sys.executable, "-m", "tests.spark_jobs.kill.child", str(self._present_config), job, *arguments]
         self.result.jobs[job] += 1
         with (self.folder / "jobs.log").open("ab") as log:
             self._told_until = log.tell()
@@ -230,6 +274,32 @@ class Kills(Orders):
             self.result.failed += 1
             say(f"  {job} failed{f' ({plan})' if plan else ''}: {self._last_line()}")
         return code == 0
+
+    def _start_and_stop(self, job: str, *arguments: str, point: str) -> subprocess.Popen[bytes]:
+        """A job that is stopped at a point, if it passes that, or has come to its end."""
+        file = self.folder / f"stopped-{self.result.jobs.total()}"
+        process = self._start(job, *arguments, point=point, stopped=str(file))
+        give_up = time.monotonic() + LONGEST
+        while process.poll() is None and not file.exists() and time.monotonic() < give_up:
+            time.sleep(0.1)
+        if process.poll() is None and file.exists():
+            say(f"  {job} stopped, {point}")
+            self._sleepers.append((job, process, file))
+        return process
+
+    def _ended_early(self, job: str, process: subprocess.Popen[bytes]) -> bool:
+        """Whether a job that was to be stopped has come to its end instead, and in peace."""
+        return not any(process is each for _, each, _ in self._sleepers) and self._ended(job, process)
+
+    def _wake(self) -> None:
+        """Let what was stopped go on. Another has done its work meanwhile: it may find that, or fail, and changes nothing."""
+        while self._sleepers:
+            job, process, file = self._sleepers.pop()
+            self.result.late += 1
+            for group in {int(each) for each in file.read_text().split()}:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGCONT)
+            self._ended(job, process, "late")
 
     def _kill_later(self, process: subprocess.Popen[bytes]) -> None:
         with suppress(subprocess.TimeoutExpired):

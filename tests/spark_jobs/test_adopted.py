@@ -1,0 +1,72 @@
+"""A bucket, a warehouse and topics as the version before identities and pins left them: gone on with, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyiceberg.catalog.sql import SqlCatalog
+
+from spark_jobs import publish
+from spark_jobs.kafka import _OWNER_KEY, Position, read_progress
+from spark_jobs.warehouse import Warehouse
+from tests.spark_jobs.synthetic import CLUSTER, Ring, insert
+from tests.spark_jobs.test_kafka import consume
+from writetime import names
+from writetime.batch.plan import read_manifest
+from writetime.batch.publish import Published, read_published
+from writetime.config import KafkaConfig, PipelineConfig
+from writetime.envelope import progress_topic
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+
+def as_before(ring: Ring, kafka: KafkaConfig) -> None:
+    """Take away what the version before did not write."""
+    for what in ("config", "absent", "verdicts", "archiver"):
+        ring.store.delete(names.batch_object(CLUSTER, 1, what))
+    ring.store.delete(names.owner(CLUSTER))
+    note = json.loads(ring.store.read(names.published(CLUSTER)))
+    ring.store.put(names.published(CLUSTER), json.dumps({key: value for key, value in note.items() if key != "id"}).encode())
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(kafka.publishers):
+        producer.produce(progress_topic(kafka.topic_prefix), key=_OWNER_KEY, value=None, partition=number)
+    assert producer.flush(30) == 0
+
+
+def test_what_the_version_before_made_is_adopted(tmp_path: Path, kafka_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring.create(tmp_path, "a")
+    kafka = KafkaConfig.model_validate({"bootstrap.servers": kafka_broker, "topic.prefix": f"t{uuid.uuid4().hex[:8]}"})
+    config: PipelineConfig = ring.config.model_copy(update={"kafka": kafka})
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(10)
+    manifest = ring.plan(100)
+    ring.store.put(names.batch_object(CLUSTER, 1, "manifest"), manifest.model_dump_json(exclude={"id"}).encode())
+    with monkeypatch.context() as patch:
+        patch.setattr(Warehouse, "_claim", lambda _: {})
+        ring.run(read_manifest(ring.store, CLUSTER, 1))
+    sent = publish.run(config).events
+    topic = f"{kafka.topic_prefix}.shop.orders"
+    assert len(consume(kafka, topic)) == 1
+    as_before(ring, kafka)
+    held = SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'lake' / 'catalog.db'}").load_table("shop.orders")
+    assert "writetime.pipeline" not in held.properties
+    assert "writetime.batch-id" not in held.metadata.snapshots[-1].summary.additional_properties  # type: ignore[union-attr]
+
+    assert (sent > 0, publish.run(config, everything=True).events) == (True, 0)
+    ring.write(insert(2, 1, 110, name=2))
+    ring.finish_and_ship(120)
+    ring.run(ring.plan(200))
+    assert publish.run(config).events == 1
+    assert len(consume(kafka, topic)) == 2
+    assert ring.current() == {(1, 1): {"name": 1}, (2, 1): {"name": 2}}
+    made = read_manifest(ring.store, CLUSTER, 2).id
+    assert read_published(ring.store, CLUSTER) == Published(batch=2, events=1, id=made)
+    reached = {stream: each for number in range(kafka.publishers) for stream, each in read_progress(kafka, number).items()}
+    assert reached[topic] == Position(2, 1, str(made))
+    held = held.refresh()
+    assert json.loads(held.properties["writetime.pipeline"])["cluster"] == CLUSTER
+    assert held.metadata.snapshots[-1].summary["writetime.batch-id"] == str(made)  # type: ignore[index]
