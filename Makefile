@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-growth bench-plan bench-page bench-paint bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
+.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-growth bench-plan bench-refused bench-page bench-paint bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +81,9 @@ bench-growth: setup ## whole batches of 100,000 changed rows against tables of 1
 
 bench-plan: setup ## the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
 	@$(PYTHON) -m benchmarks.plan $(ARGS)
+
+bench-refused: setup ## a batch with a million frames of a table of which nothing is known: seconds, bytes of the seal; fails above 60 s or 1 MB
+	@$(PYTHON) -m benchmarks.refused $(ARGS)
 
 bench-page: setup ## the page over 100,000 ledger entries: how long each view takes, the first time and again
 	@$(PYTHON) -m benchmarks.page $(ARGS)

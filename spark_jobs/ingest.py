@@ -35,6 +35,7 @@ from spark_jobs.ending import ends_telling
 from spark_jobs.events import EventPlan, of_no_row, typed
 from spark_jobs.explode import ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
+from spark_jobs.keeping import Keeping
 from spark_jobs.maintain import maintain
 from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
 from spark_jobs.pages import PAGES
@@ -337,7 +338,13 @@ class Batch:
         segments = self.segments
         buckets = {table.id: len(self._shard_versions(table).buckets) for table in captured}
         route = router(
-            Routes(schema, buckets, _versions(segments), {table_id: table.reason for table_id, table in self.refused.items()}),
+            Routes(
+                schema,
+                buckets,
+                _versions(segments),
+                {table_id: table.reason for table_id, table in self.refused.items()},
+                keeps=self.manifest.namespace is None,
+            ),
             self.config.bucket,
             self.config.cluster.commitlog_keystore,
             local.only(self.manifest, self.local),
@@ -506,16 +513,17 @@ class Batch:
         """Keep the bytes of everything that could not be used, and note it against its segment; and what can be used by now."""
         done = surveyed.filter("kind = 'done'").select("segment", "detail").collect()
         counts = {row.segment: json.loads(row.detail) for row in done}
-        problems: dict[int, list[Problem]] = defaultdict(list)
+        keeping = Keeping(self.store, self.manifest, schema)
         torn: dict[int, int] = defaultdict(int)
         for number, position, body, text in self._bad_ranges(surveyed, folded):
             detail = json.loads(text)
             if detail["kind"] == "torn_tail" and self.manifest.segments[number].ending == "after-crash":
                 torn[number] += len(body)
             else:
-                problems[number].append(self._keep(number, position, body, detail, schema))
+                keeping.add(number, position, body, detail)
+        problems = keeping.finish()
         for index, segment in enumerate(self.manifest.segments):
-            found = sorted(problems[index], key=lambda p: (p.position, p.size, p.kind, p.message))
+            found = sorted(problems.get(index, ()), key=lambda p: (p.position, p.size, p.kind, p.message))
             taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
             if "mark" in taken:
                 taken["mark"]["sound"] &= not found
@@ -537,31 +545,6 @@ class Batch:
                 if copy.segment < len(self.manifest.segments):
                     yield copy.segment, copy.position, bytes(row.state), row.detail
 
-    def _keep(self, segment: int, position: int, body: bytes, detail: dict[str, Any], schema: Schema) -> Problem:
-        stem = self.manifest.segments[segment].ref.quarantined(position, len(body))
-        table = schema.tables.get(UUID(detail["table_id"])) if "table_id" in detail else None
-        problem = Problem(
-            kind=detail["kind"],
-            position=position,
-            size=len(body),
-            message=detail["message"],
-            quarantined_as=f"{stem}.bin",
-            table=table.full_name if table else detail.get("table_id"),
-            table_id=UUID(detail["table_id"]) if "table_id" in detail else None,
-        )
-        about = {
-            **problem.model_dump(mode="json"),
-            "batch": self.manifest.number,
-            "object": self.manifest.segments[segment].object,
-            **detail,
-        }
-        if self.manifest.namespace is not None:
-            # What is only compared leaves no trace on what waits for a person.
-            return problem.model_copy(update={"quarantined_as": None})
-        for name, data in ((f"{stem}.bin", body), (f"{stem}.json", json.dumps(about, indent=1).encode())):
-            self.store.put(name, data)
-        return problem
-
     def _settle(self, segment: SegmentInput, problems: list[Problem]) -> list[Settled]:
         """The pieces of earlier batches that this one could use; their notes say so from now on."""
         if self.manifest.namespace is not None:
@@ -570,10 +553,13 @@ class Batch:
             # Who knows what lay in a damaged range. What is retried by itself is one frame.
             return []
         bad = {problem.quarantined_as for problem in problems}
+        many = [problem for problem in problems if problem.frames > 1]
         found = []
         for name in self._notes_of(segment):
             about = json.loads(self.store.read(name))
-            if about["quarantined_as"] not in bad and about.get("settled_in") in (None, self.manifest.number):
+            if about["quarantined_as"] in bad or any(problem.covers(about) for problem in many):
+                continue
+            if about.get("settled_in") in (None, self.manifest.number):
                 found.append(Settled(**{field: about.get(field) for field in Settled.model_fields}))
                 self.store.put(name, json.dumps(about | {"settled_in": self.manifest.number}, indent=1).encode())
         return found

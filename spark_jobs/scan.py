@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jobs.runs import Ints, fixed
-from writetime import archived
+from writetime import archived, frame_ranges, names
 from writetime.batch.documents import Mark, PartInput, SegmentInput, Tail
 from writetime.commitlog import cells
 from writetime.commitlog.frames import BODY_OFFSET
@@ -111,6 +111,8 @@ class Routes:
     buckets: dict[UUID, int]
     versions: list[int]
     refused: dict[UUID, str] = field(default_factory=dict)
+    keeps: bool = True
+    """Whether the workers put what is kept by many frames into quarantine; what is only compared leaves no trace there."""
 
     def name(self, table_id: UUID) -> str:
         table = self.schema.tables.get(table_id)
@@ -429,12 +431,12 @@ def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: 
     def route_batches(batches: Batches) -> Batches:
         reader = _Reader(bucket_url, keystore)
         for places in reader.segments(batches):
-            task = _Task(routes, only or {})
+            task = _Task(routes, only or {}, reader.store)
             for place in places:
                 segment = reader.open(place)
                 if not segment.image and place["segment"] in task.only:
                     raise _not_read_again(segment, place)
-                task.take(segment)
+                task.take(segment, place["object"])
             yield from task.batches()
 
     return route_batches
@@ -454,8 +456,8 @@ def _not_read_again(segment: _Segment, place: dict[str, Any]) -> BatchError:
 class _Task:
     """Gathers what the segments of one task hold: distinct mutations in the order of their first copies, and all their places."""
 
-    def __init__(self, routes: Routes, only: Only) -> None:
-        self.routes, self.only = routes, only
+    def __init__(self, routes: Routes, only: Only, store: Store) -> None:
+        self.routes, self.only, self.store = routes, only, store
         self.tables = list(routes.buckets)
         self.codes = {table_id: code for code, table_id in enumerate(self.tables)}
         self.ordinals: dict[bytes, int] = {}
@@ -465,9 +467,10 @@ class _Task:
         self.parsed: Counter[UUID] = Counter()
         self.reread: Counter[UUID] = Counter()
         self.quarantined: list[dict[str, Any]] = []
+        self._bad: dict[tuple[UUID, str], list[tuple[int, int]]] = {}
 
-    def take(self, segment: _Segment) -> None:
-        """Take in the next segment; they come in the order of their numbers."""
+    def take(self, segment: _Segment, obj: str) -> None:
+        """Take in the next segment, of that object; they come in the order of their numbers."""
         frames = segment.frames
         wanted = np.ones(len(frames.table), bool)
         parsed = frames.updates > 1
@@ -482,6 +485,7 @@ class _Task:
         if only is not None:
             for code, size in enumerate(np.bincount(frames.table[wanted & ~parsed], minlength=len(segment.tables)).tolist()):
                 self.reread[segment.tables[code]] += size
+        self._keep_bad(segment, obj, kept=self.routes.keeps and only is None)
 
     @staticmethod
     def _of(segment: _Segment, is_it: Callable[[UUID], bool]) -> npt.NDArray[np.bool_]:
@@ -501,8 +505,9 @@ class _Task:
             if size and table_id in self.routes.schema.tables and table_id not in self.routes.refused:
                 self.not_ours[table_id] += size
             elif size:
-                for each in np.flatnonzero(wanted & (frames.table == code)).tolist():
-                    self._refuse(segment, each, table_id, 1, self._reason(table_id))
+                self._refuse(
+                    ((each, 1) for each in np.flatnonzero(wanted & (frames.table == code)).tolist()), table_id, self._reason(table_id)
+                )
 
     def _reason(self, table_id: UUID) -> dict[str, str]:
         if table_id in self.routes.refused:
@@ -521,14 +526,14 @@ class _Task:
                 if only is None or first in only:
                     updates = int(segment.frames.updates[index])
                     counted[first] += updates
-                    self._refuse(segment, index, first, updates, _detail(tables, first))
+                    self._refuse([(index, updates)], first, _detail(tables, first))
                 continue
             for table_id, updates in tables.items():
                 if only is not None and table_id not in only:
                     continue
                 counted[table_id] += updates
                 if table_id in self.routes.refused:
-                    self._refuse(segment, index, table_id, updates, self._reason(table_id))
+                    self._refuse([(index, updates)], table_id, self._reason(table_id))
                 elif table_id not in self.codes:
                     self.not_ours[table_id] += updates
                 else:
@@ -559,10 +564,34 @@ class _Task:
         for index, place in zip(at.tolist(), places, strict=True):
             yield index, found[place.position]
 
-    def _refuse(self, segment: _Segment, at: int, table_id: UUID, updates: int, detail: dict[str, str]) -> None:
-        place = {"segment": segment.number, "position": int(segment.frames.position[at])}
-        row = self._row("quarantined", table_id, updates)
-        self.quarantined.append(row | {"key": segment.key(at), "copies": [place], "body": segment.body(at), "detail": json.dumps(detail)})
+    def _refuse(self, frames: Iterable[tuple[int, int]], table_id: UUID, detail: dict[str, str]) -> None:
+        """Frames of the segment that is being taken in, by index with the number of their updates of that table."""
+        self._bad.setdefault((table_id, json.dumps(detail)), []).extend(frames)
+
+    def _keep_bad(self, segment: _Segment, obj: str, *, kept: bool) -> None:
+        """Frames that cannot be used, each as a row with its bytes. Of a table that has many in the segment, many in a row; their bytes are
+        put from here: all of a hot table would not fit through the driver. Without the note that the driver writes they say nothing."""
+        for (table_id, text), frames in self._bad.items():
+            found = sorted(frames)
+            indexes = [index for index, _ in found]
+            together = [(at, at + 1) for at in range(len(found))]
+            if len(found) > frame_ranges.NAMED:
+                together = list(frame_ranges.runs(segment.frames.length[indexes].tolist()))
+            for start, end in together:
+                first = segment.frames.position[indexes[start]]
+                body, detail = segment.body(indexes[start]), text
+                if end - start > 1:
+                    body = frame_ranges.pack(map(segment.body, indexes[start:end]))
+                    last = int(segment.frames.position[indexes[end - 1]])
+                    detail = json.dumps(json.loads(text) | {"frames": end - start, "last": last, "size": len(body)})
+                    if kept:
+                        stem = names.SegmentRef.from_object(obj).quarantined(int(first), len(body), end - start)
+                        self.store.put(f"{stem}.bin", body)
+                    body = b""
+                row = self._row("quarantined", table_id, sum(number for _, number in found[start:end]))
+                copies = [{"segment": segment.number, "position": int(first)}]
+                self.quarantined.append(row | {"key": segment.key(indexes[start]), "copies": copies, "body": body, "detail": detail})
+        self._bad.clear()
 
     def _row(self, kind: str, table_id: UUID, updates: int) -> dict[str, Any]:
         about = {"kind": kind, "table": self.routes.name(table_id), "table_id": table_id.bytes, "updates": updates}

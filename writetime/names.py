@@ -8,6 +8,7 @@
     nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
     truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            what a node records of its TRUNCATEs, as it answered
     space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
+    batches/<cluster>/<number>/held-<crc32c>.json                         what its seal holds, where that is much
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  what its first run decided (writetime.batch.pinned)
     pipelines/<cluster>.json                                              who the pipeline is, made once
@@ -18,8 +19,10 @@
     maintained/<cluster>.json                                             what the last maintenance came to
     shelved/<cluster>.json                                                how far the archive is packed, and what was let go
     ledger/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                    what became of a segment
+    retries/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                   a held segment that the next batch is to try again
     released/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                  a held segment that a person released, and why
     quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>.{bin,json}
+    quarantine/<cluster>/<dc>/<node>/CommitLog-7-<id>/<position>-<size>-<frames>.{bin,json}  many frames of one table
     quarantine/<cluster>/unpublished/<topic>/<batch>-<ordinal>.{bin,json} an event that is not sent
     claims/<topic>/<batch>-<ordinal>                                      an event that is too large for its topic
     {batches,state,leases}/<cluster>.replay.<namespace>/                  the same of replays into a namespace of their own
@@ -51,6 +54,7 @@ _HOUR = re.compile(r"cdc_archive/[^/]+/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/")
 _PART = re.compile(r"([0-9]{10,19})-([0-9]{10,19})")
 _SEGMENT = re.compile(r"CommitLog-([0-9]{1,4})-([0-9]{1,19})\.log")
 _SNAPSHOT = re.compile(r"schemas/[^/]+/[0-9]{8}T[0-9]{6}Z-[^/]+\.json")
+_FRAMES = re.compile(r"/[0-9]+-[0-9]+-([0-9]{1,18})\.(?:bin|json)$")
 _BATCH = re.compile(r"batches/[^/]+/([0-9]{10,18})/[^/]+")
 _LARGEST_ID: Final = 2**63 - 1
 """Of a segment: Cassandra's ids are 64 bits, signed."""
@@ -187,6 +191,11 @@ class SegmentRef:
     def released(self) -> str:
         return f"released/{self.node.path}/{self.segment.stem}.json"
 
+    @property
+    def retry(self) -> str:
+        """Says that the ledger has noted the segment for another try; what names it there is the ledger."""
+        return f"retries/{self.node.path}/{self.segment.stem}.json"
+
     def archived(self, sealed_at: datetime, *, crc32c: int | None = None) -> str:
         """The place in the archive; `sealed_at` (aware) is when the node finished the segment. With `crc32c`, the place for other bytes
         than those that the archive holds under the segment's name: `CommitLog-7-<id>~<crc32c>.log`."""
@@ -196,14 +205,27 @@ class SegmentRef:
         other = "" if crc32c is None else f"~{crc32c:08x}"
         return f"{ARCHIVE}/{cluster}/date={utc:%Y-%m-%d}/hour={utc:%H}/{node}/{self.segment.stem}{other}.log"
 
-    def quarantined(self, position: int, size: int) -> str:
-        """Stem of what is kept of a bad range; `.bin` holds the bytes, `.json` the reason."""
-        return f"{self.quarantine}{position:010d}-{size}"
+    def quarantined(self, position: int, size: int, frames: int = 1) -> str:
+        """Stem of what is kept of a bad range, or of `frames` frames together; `.bin` holds the bytes, `.json` the reason."""
+        return f"{self.quarantine}{position:010d}-{size}" + (f"-{frames}" if frames > 1 else "")
 
     @property
     def quarantine(self) -> str:
         """Prefix of all that is kept of the segment so."""
         return f"quarantine/{self.node.path}/{self.segment.stem}/"
+
+    @classmethod
+    def from_retry(cls, name: str) -> SegmentRef | None:
+        """The segment that an object under retries/ stands for; None if it is no such object."""
+        pieces = name.split("/")
+        if len(pieces) != 5:
+            return None
+        try:
+            segment = SegmentName.parse(f"{pieces[4].removesuffix('.json')}.log")
+        except NotASegment:
+            return None
+        ref = cls(NodeName(*map(unpart, pieces[1:4])), segment)
+        return ref if ref.retry == name else None
 
     @classmethod
     def from_object(cls, name: str) -> SegmentRef:
@@ -227,6 +249,15 @@ class SegmentRef:
         if not name.startswith(spelt or f"{ARCHIVE}/{part(node.cluster)}/") or (pieces[0] == "cdc_parts" and node.origin != "log"):
             raise NotASegment("not written as names are", operation="read an object's name", obj=name)
         return ref
+
+
+def retries_prefix(cluster: str) -> str:
+    return f"retries/{part(cluster)}/"
+
+
+def retries_adopted(cluster: str) -> str:
+    """Is there once segments that an earlier release has noted for another try have such objects too."""
+    return f"{retries_prefix(cluster)}adopted.json"
 
 
 def incoming_prefix(cluster: str) -> str:
@@ -331,6 +362,12 @@ def schema_prefix(cluster: str) -> str:
 
 def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
     return f"{schema_prefix(cluster)}{taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{part(version)}.json"
+
+
+def quarantined_frames(name: str) -> int:
+    """How many frames of one table a piece of quarantine holds together, by its name; 1 for any other piece."""
+    match = _FRAMES.search(name)
+    return int(match[1]) if match else 1
 
 
 def is_schema_snapshot(name: str) -> bool:

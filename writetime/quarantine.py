@@ -14,12 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from writetime import frame_ranges
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import check_segment, known_schema
 from writetime.batch.documents import LedgerEntry, Problem
@@ -29,7 +30,7 @@ from writetime.columns import Rules, why_not
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import CorruptFrame, DecodeError, ObjectNotFound, SchemaError, SegmentError
-from writetime.names import NodeName, SegmentName, SegmentRef
+from writetime.names import NodeName, SegmentName, SegmentRef, quarantined_frames
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.status.quarantine import Kept, body_of
@@ -171,20 +172,32 @@ def _waits(store: Store, name: str) -> bool:
 
 def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) -> str:
     """The object with the piece's frame. DecodeError or SchemaError if it still cannot be decoded, SegmentError if it is no frame."""
-    body = body_of(piece.kind, store.read(piece.name))
-    if body is None or piece.kind == "corrupt_frame":
+    data = store.read(piece.name)
+    bodies = list(_bodies(piece, data))
+    if not bodies or piece.kind == "corrupt_frame":
         hint = "Put a good copy of the segment in its place."
         raise CorruptFrame("its bytes are damaged", operation="retry a frame", obj=piece.object, position=piece.position, hint=hint)
     assert piece.node is not None
     version = SegmentName.parse(f"{piece.segment}.log").version
-    decode_mutation(body, learner.schema(), version=version)
+    schema = learner.schema()
+    for body in bodies:
+        decode_mutation(body, schema, version=version)
     now = datetime.now(UTC)
     run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}~{piece.node.host_id}"
     about = {"retry_of": piece.object, "position": str(piece.position), "piece": piece.name}
     writer = FramesWriter(store, NodeName.made(cluster, "retry", run), _sealed_at(store, piece, now), version=version, metadata=about)
-    writer.add(body)
+    for body in bodies:
+        writer.add(body)
     writer.flush()
     return writer.objects[0]
+
+
+def _bodies(piece: Kept, data: bytes) -> Iterator[bytes]:
+    """The mutations in a piece; none if it holds no whole frame."""
+    if quarantined_frames(piece.name) > 1:
+        yield from frame_ranges.unpack(data)
+    elif (body := body_of(piece.kind, data)) is not None:
+        yield body
 
 
 def _sealed_at(store: Store, piece: Kept, now: datetime) -> datetime:

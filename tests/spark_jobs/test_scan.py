@@ -24,7 +24,7 @@ from tests.ring.recording import Recording
 from tests.schema.examples import create_table
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
-from writetime import archived, names
+from writetime import archived, frame_ranges, names
 from writetime.batch.documents import Mark, SegmentInput, Tail
 from writetime.batch.shelve import pack
 from writetime.commitlog.encode import encode_mutation, encode_segment
@@ -119,11 +119,31 @@ def routed_plainly(scanned: Rows, routes: Routes, tasks: Iterable[Sequence[int]]
                 found.append({**row, "copies": [copy]})
             else:
                 others[row["table"], row["table_id"]] += row["updates"]
+        found = together(found)
         found += distinct.values()
         found += [
             {**dict.fromkeys(ROUTED.names), "kind": "not_ours", "table": name, "table_id": table_id, "updates": updates}
             for (name, table_id), updates in others.items()
         ]
+    return found
+
+
+def together(rows: Rows) -> Rows:
+    """Of the frames that cannot be used, those of a table that has many in a segment as one row."""
+    groups: dict[tuple[Any, ...], Rows] = defaultdict(list)
+    for row in rows:
+        bad = row["kind"] == "quarantined" and "frames" not in json.loads(row["detail"])
+        groups[(row["copies"][0]["segment"], row["table_id"], row["detail"]) if bad else (id(row),)].append(row)
+    found = []
+    for several in groups.values():
+        if len(several) <= frame_ranges.NAMED:
+            found += several
+            continue
+        several.sort(key=lambda row: row["copies"][0]["position"])
+        size = len(frame_ranges.pack(row["body"] for row in several))
+        about = {"frames": len(several), "last": several[-1]["copies"][0]["position"], "size": size}
+        detail = json.dumps({**json.loads(several[0]["detail"]), **about})
+        found.append({**several[0], "body": b"", "detail": detail, "updates": sum(row["updates"] for row in several)})
     return found
 
 

@@ -20,6 +20,7 @@ from writetime.batch.documents import LedgerEntry, Manifest, Problem, Release, S
 from writetime.errors import BatchError, ChecksumMismatch, LeaseLost, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
 from writetime.store.lease import Lease
+from writetime.threads import at_once
 
 Moved = Literal["archived", "quarantined", "growing"]
 _LEASE = 15.0
@@ -57,11 +58,14 @@ def _settle_all(store: Store, cluster: str, sealed: Sealed, lease: Lease) -> dic
     if manifest.kind != "ingest":
         return {}
     outcomes = {outcome.object: outcome for outcome in sealed.segments}
-    moved: dict[str, Moved] = {}
-    for segment in manifest.segments:
+
+    def settle(segment: SegmentInput) -> Moved:
         lease.check()
-        moved[segment.object] = _settle(store, sealed.number, segment, outcomes[segment.object])
-    return moved
+        return _settle(store, sealed.number, segment, outcomes[segment.object])
+
+    # Each segment has objects of its own. Where one cannot be archived, those that are under way still are.
+    moved = at_once(settle, manifest.segments)
+    return {segment.object: what for segment, what in zip(manifest.segments, moved, strict=True)}
 
 
 def sweep(store: Store, cluster: str) -> int:
@@ -90,6 +94,8 @@ def mark_for_retry(store: Store, object_name: str) -> LedgerEntry:
     segment = entry.noted(SegmentInput.from_object(info))
     # Its problems stay noted: all else in it was folded, and what beat that may be purged by now.
     outcome = SegmentOutcome(object=object_name, frames=entry.frames, problems=entry.problems)
+    # First: without it planning would not look at the ledger's entry.
+    store.put(ref.retry, b"{}\n")
     return _note(store, segment, "retry", entry.batch, outcome, None)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,7 +18,10 @@ from writetime.errors import ObjectNotFound
 from writetime.join.reconcile import Policy
 from writetime.parts import Part
 from writetime.store import ObjectInfo, Store
+from writetime.store.checksum import crc32c
 
+HELD_HERE: Final = 100
+"""So many held segments are listed in the seal itself."""
 BatchKind = Literal["ingest", "replay", "maintain"]
 SegmentState = Literal["archived", "quarantined", "retry", "growing", "expired"]
 Ending = Literal["completed", "after-crash"]
@@ -239,7 +242,8 @@ class Manifest(Document):
 
 class Problem(Document):
     """A range of a segment that could not be used, and where its bytes are kept. `table`: the table that it is of, as far as that is known,
-    by its full name or its id; `table_id`: its id."""
+    by its full name or its id; `table_id`: its id. `frames`: more than one if it is of so many frames of that table, from `position` to
+    `last`, kept as one piece (`writetime.frame_ranges`); frames of other tables lie between them."""
 
     kind: str
     position: int
@@ -248,6 +252,14 @@ class Problem(Document):
     quarantined_as: str | None = None
     table: str | None = None
     table_id: UUID | None = None
+    frames: int = 1
+    last: int | None = None
+
+    def covers(self, note: Mapping[str, Any]) -> bool:
+        """Whether the piece of that note is of the frames that this one is of."""
+        if self.last is None or note.get("table_id") != str(self.table_id):
+            return False
+        return self.position <= int(note["position"]) and int(note.get("last") or note["position"]) <= self.last
 
 
 def may_contain(problems: Iterable[Problem]) -> frozenset[UUID] | None:
@@ -286,6 +298,11 @@ class SegmentOutcome(Document):
         """Whether nothing waits for a person. Of a growing segment nothing does: its whole file will be looked at."""
         return not self.problems or self.mark is not None
 
+    @property
+    def refused_frames(self) -> int:
+        """How many frames and damaged ranges could not be used."""
+        return sum(problem.frames for problem in self.problems)
+
 
 class Accounting(Document):
     """Partition updates of one table in one batch, all replicas counted. Each is counted once, in the first class that fits, in
@@ -320,8 +337,17 @@ class Unwritable(Document):
     tables: list[RefusedTable] = []
 
 
+class HeldDocument(Document):
+    """Objects under cdc/ and frames/ that wait for a person, as of the batches whose seals name this object."""
+
+    held: list[str]
+
+
 class Sealed(Document):
-    """The outcome of a batch; that this object exists is the seal."""
+    """The outcome of a batch; that this object exists is the seal.
+
+    Where many segments are held their names are in an object beside it (`held_in`): a seal does not grow with what waits. `read` gives it
+    with all of them, whichever form it has; `write` takes care of that object."""
 
     number: int
     kind: BatchKind
@@ -330,6 +356,7 @@ class Sealed(Document):
     accounting: list[Accounting]
     state: dict[str, ShardVersions] = Field(description="By table id: the state versions the next batch starts from.")
     held: list[str] = Field(default=[], description="Objects under cdc/ that wait for a person: quarantined and not yet cleared.")
+    held_in: str | None = Field(default=None, description="The object that lists what is held; null: `held` does.")
     growing: dict[str, Mark] = Field(
         default={}, description="How far the segments were taken in of which there are parts only, by the name that these lie below."
     )
@@ -346,6 +373,26 @@ class Sealed(Document):
         description="Segments sealed before this hour (s since the epoch) may have been let go by the archive, in any batch so far.",
     )
     events: int = 0
+
+    @classmethod
+    def read(cls, store: Store, name: str, *, held: bool = True) -> Self | None:
+        """The seal of that name, or None if there is none; without `held` what is held is left out where it is listed elsewhere."""
+        sealed = super().read(store, name)
+        if sealed is None or sealed.held_in is None or not held:
+            return sealed
+        return sealed.model_copy(update={"held": HeldDocument.model_validate_json(store.read(sealed.held_in)).held, "held_in": None})
+
+    def write(self, store: Store, name: str, folder: str) -> None:
+        """Create the seal of that name; PreconditionFailed if it is there. A long list goes into an object in the batch's `folder` first,
+        whose name says what is in it: two drivers that have come to different lists overwrite nothing."""
+        sealed = self
+        if len(self.held) > HELD_HERE:
+            listed = HeldDocument(held=self.held).to_bytes()
+            held_in = f"{folder}/held-{crc32c(listed):08x}.json"
+            if store.head(held_in) is None:
+                store.put(held_in, listed)
+            sealed = self.model_copy(update={"held": [], "held_in": held_in})
+        store.put(name, sealed.to_bytes(), if_generation=0)
 
     def waits_for_tables(self, outcome: SegmentOutcome) -> bool:
         """Whether nothing else is wrong with a segment than that tables in it are refused."""

@@ -26,6 +26,7 @@ from writetime.errors import NotASegment, ObjectNotFound
 from writetime.join.purge import purge_before
 from writetime.schema.model import Table
 from writetime.store import Store
+from writetime.threads import at_once
 
 _BATCHES_BACK: Final = 500
 """Manifests that are looked through for the last segment of each node, where no batch has noted it yet."""
@@ -108,9 +109,9 @@ def _searched(store: Store, cluster: str, last: int, nodes: set[str]) -> dict[st
 
 
 def _held(store: Store, sealed: Sealed | None) -> Iterator[Hold]:
-    for name in sealed.held if sealed else ():
-        ref = names.SegmentRef.from_object(name)
-        entry = LedgerEntry.read(store, ref.ledger)
+    refs = {name: names.SegmentRef.from_object(name) for name in (sealed.held if sealed else ())}
+    entries = at_once(lambda ref: LedgerEntry.read(store, ref.ledger), refs.values())
+    for (name, ref), entry in zip(refs.items(), entries, strict=True):
         if entry is not None and entry.state in ("quarantined", "retry"):
             tables = may_contain(entry.problems)
             wanted = None if tables is None else sorted(tables)

@@ -113,7 +113,8 @@ def with_bytes(pieces: Sequence[Piece], store: Store, schema: SchemaLearner, con
     captured = {table_id for table_id in schema.cdc_ever & known.tables.keys() if config.tables.captures(known.tables[table_id].full_name)}
     told = []
     for piece in pieces:
-        if piece.settled_in is None and piece.segment is not None and piece.kind in _WHOLE_FRAMES and piece.size <= MOST_BYTES:
+        single = piece.segment is not None and piece.kind in _WHOLE_FRAMES and names.quarantined_frames(piece.name) == 1
+        if piece.settled_in is None and single and piece.size <= MOST_BYTES:
             data = store.read(piece.name)
             version = names.SegmentName.parse(f"{piece.segment}.log").version
             if look_at(data, _Known(known, captured), config.columns.rules, version=version, values=True).hex:

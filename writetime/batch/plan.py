@@ -10,6 +10,7 @@ has cleared them. Where nothing has come in but something captured has expired, 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
@@ -25,15 +26,17 @@ from writetime.batch.documents import BatchKind, Hold, LedgerEntry, LocalDocumen
 from writetime.batch.logs_in import holds
 from writetime.batch.node_facts import read_facts
 from writetime.cql.names import is_beside, namespace_clash
-from writetime.errors import BatchBusy, BatchError, NotASegment, PreconditionFailed
+from writetime.errors import BatchBusy, BatchError, NotASegment, ObjectNotFound, PreconditionFailed
 from writetime.join.reconcile import Policy, policy_of
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
+from writetime.threads import at_once
 from writetime.untrusted import SCHEMA
 
 _FORMAT_OF_3_11: Final = 6
 _LISTED: Final = 64
 """Batches that are listed to find the last one."""
+_RETRY_NOTED: Final = timedelta(hours=1)
 _SNAPSHOTS: Final = 1000
 """Schema snapshots that a batch takes in."""
 EXPIRY_PAUSE: Final = 60
@@ -101,9 +104,9 @@ def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
     """Create the seal; the one that is there if another driver of this very batch was first: it is the same but for the clock."""
     name = names.batch_object(cluster, sealed.number, "sealed")
     try:
-        store.put(name, sealed.to_bytes(), if_generation=0)
+        sealed.write(store, name, names.batch_folder(cluster, sealed.number))
     except PreconditionFailed:
-        return Sealed.model_validate_json(store.read(name))
+        return Sealed.read(store, name) or sealed
     return sealed
 
 
@@ -119,14 +122,14 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     if past.open:
         return read_manifest(store, cluster, past.last)
     _finish(store, cluster, past)
-    held, marks = _held(store, past.sealed), past.sealed.growing if past.sealed else {}
+    held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
     partly = list(parts.found(store, names.parts_prefix(cluster)))
     whole: set[str] = set()
     come = _come(store, cluster, held, among={ref.incoming for ref, _ in partly}, whole=whole)
     # After an outage a million may wait: no more are kept than a batch takes.
     segments = [_grown(segment, marks) for segment in nsmallest(max_segments, come, key=_age)]
     segments += _growing(store, partly, marks, whole)
-    made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held.get(info.name))) is not None]
+    made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held)) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is worked off in the order in which it was written.
     segments = sorted(segments, key=_age)[:max_segments]
@@ -344,18 +347,44 @@ def _create(
     return manifest
 
 
-def _held(store: Store, sealed: Sealed | None) -> dict[str, LedgerEntry]:
-    """Ledger entries of the segments that the last seal held back, by object."""
-    entries = ((name, LedgerEntry.read(store, names.SegmentRef.from_object(name).ledger)) for name in (sealed.held if sealed else ()))
-    return {name: entry for name, entry in entries if entry is not None}
+def _held(store: Store, cluster: str, sealed: Sealed | None, now: datetime) -> dict[str, LedgerEntry | None]:
+    """The segments that the last seal held back, by object; with the ledger's entry those that were cleared since. The ledger is asked of
+    these only (`mark_for_retry` leaves an object for each): a hundred thousand may wait."""
+    if sealed is None or not sealed.held:
+        return {}
+    _adopt_retries(store, cluster, sealed)
+    held: dict[str, LedgerEntry | None] = dict.fromkeys(sealed.held)
+    marked = [(info, names.SegmentRef.from_retry(info.name)) for info in store.list(names.retries_prefix(cluster))]
+    asked = [(info, ref.ledger) for info, ref in marked if ref is not None]
+    for (info, _), entry in zip(asked, at_once(lambda each: LedgerEntry.read(store, each[1]), asked), strict=True):
+        if entry is not None and entry.state == "retry":
+            if entry.object in held:
+                held[entry.object] = entry
+        elif now - info.created > _RETRY_NOTED:
+            # It has been taken in since. The pause is for one that is being marked now: its ledger entry comes second.
+            with suppress(ObjectNotFound, PreconditionFailed):
+                store.delete(info.name, if_generation=info.generation)
+    return held
 
 
-def _released(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput | None:
+def _adopt_retries(store: Store, cluster: str, sealed: Sealed) -> None:
+    """Segments that a release before cleared have the ledger's entry only: once, all that are held are looked at."""
+    if store.head(names.retries_adopted(cluster)) is not None:
+        return
+    refs = [names.SegmentRef.from_object(name) for name in sealed.held]
+    for ref, entry in zip(refs, at_once(lambda ref: LedgerEntry.read(store, ref.ledger), refs), strict=True):
+        if entry is not None and entry.state == "retry":
+            store.put(ref.retry, b"{}\n")
+    store.put(names.retries_adopted(cluster), b"{}\n")
+
+
+def _released(info: ObjectInfo, held: Mapping[str, LedgerEntry | None]) -> SegmentInput | None:
     """The segment, unless it is held back and not cleared. A mended copy does not know how and when its node left it: the ledger does."""
     segment = SegmentInput.from_object(info)
-    if entry is None:
+    if info.name not in held:
         return segment
-    if entry.state != "retry":
+    entry = held[info.name]
+    if entry is None:
         return None
     again = may_contain(entry.problems)
     return entry.noted(segment).model_copy(update={"folded_but": None if again is None else sorted(again)})
@@ -367,12 +396,14 @@ def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
     return segment if mark is None or not mark.sound else segment.model_copy(update={"tail": Tail(after=mark)})
 
 
-def _come(store: Store, cluster: str, held: Mapping[str, LedgerEntry], *, among: Container[str], whole: set[str]) -> Iterator[SegmentInput]:
+def _come(
+    store: Store, cluster: str, held: Mapping[str, LedgerEntry | None], *, among: Container[str], whole: set[str]
+) -> Iterator[SegmentInput]:
     """The whole segments that a batch may take in, as they are listed. Of the names `among`, those that are there are noted in `whole`."""
     for info in _segments(store, names.incoming_prefix(cluster)):
         if info.name in among:
             whole.add(info.name)
-        segment = _released(info, held.get(info.name))
+        segment = _released(info, held)
         if segment is not None:
             yield segment
 

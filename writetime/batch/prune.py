@@ -77,7 +77,12 @@ def batches(store: Store, cluster: str, sealed: Sealed, before: datetime, publis
         if number > last or max(info.created for info in documents) >= before:
             return
         if number not in needed:
-            yield sorted(documents, key=lambda info: (_ORDER.get(info.name.rpartition("/")[2], 1), info.name))
+            yield sorted(documents, key=lambda info: (_order(info.name.rpartition("/")[2]), info.name))
+
+
+def _order(document: str) -> int:
+    """What a seal names goes after it."""
+    return 3 if document.startswith("held-") else _ORDER.get(document, 1)
 
 
 def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:

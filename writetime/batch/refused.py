@@ -17,6 +17,7 @@ from writetime.batch.plan import history, read_manifest, read_sealed
 from writetime.columns import Rules, why_not
 from writetime.names import SegmentRef
 from writetime.store import Store
+from writetime.threads import at_once
 
 
 def failed_tables(store: Store, cluster: str, number: int) -> list[RefusedTable]:
@@ -54,7 +55,6 @@ def let_in(store: Store, cluster: str, table_id: UUID) -> list[str]:
 
 def _held(store: Store, cluster: str) -> Iterator[LedgerEntry]:
     sealed = history(store, cluster).sealed
-    for name in sealed.held if sealed else ():
-        entry = LedgerEntry.read(store, SegmentRef.from_object(name).ledger)
+    for entry in at_once(lambda name: LedgerEntry.read(store, SegmentRef.from_object(name).ledger), sealed.held if sealed else ()):
         if entry is not None and entry.state == "quarantined":
             yield entry

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from writetime.batch.documents import Accounting, Sealed, total
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 _CLASSES: Final = ("updates_in", "applied", "duplicate", "superseded", "not_ours", "quarantined", "events")
 _WIDTH: Final = 140
 _TOTAL: Final = "all"
+_NAMED: Final = 100
+"""Problems that are named one by one."""
 
 
 def batch_text(sealed: Sealed) -> str:
@@ -30,9 +33,21 @@ def batch_text(sealed: Sealed) -> str:
             lines.append(f"ALARM: {outcome.object} does not begin with what its parts held; all of it was taken in")
         if outcome.torn:
             lines.append(f"not synced when its node crashed: {outcome.torn} bytes at the end of {outcome.object}")
-        lines += [f"quarantined {outcome.object} at {p.position}: {p.message}" for p in outcome.problems]
         lines += [f"settled {p.object} at {p.position}, which batch {p.batch} could not use" for p in outcome.settled]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_problems(sealed)])
+
+
+def _problems(sealed: Sealed) -> Iterator[str]:
+    """The first hundred, and how many there are of each kind and table."""
+    found = [(outcome.object, problem) for outcome in sealed.segments for problem in outcome.problems]
+    for name, p in found[:_NAMED]:
+        many = f", {p.frames} frames" if p.frames > 1 else ""
+        yield f"quarantined {name} at {p.position}{many}: {p.message}"
+    counts: Counter[tuple[str, str]] = Counter()
+    for _, p in found:
+        counts[p.kind, p.table or ""] += p.frames
+    if len(found) > 1:
+        yield from (f"{kind}{' of ' if table else ''}{table}: {count} in quarantine" for (kind, table), count in sorted(counts.items()))
 
 
 def batches_text(batches: Iterable[Sealed]) -> str:

@@ -45,7 +45,7 @@ class Taken:
         self.segments += 1
         self.size += size
         self.frames += outcome.frames if outcome else 0
-        self.problems += len(outcome.problems) if outcome else 0
+        self.problems += outcome.refused_frames if outcome else 0
         self.oldest = sealed_at if self.oldest is None else min(self.oldest, sealed_at)
         self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
 
@@ -163,7 +163,7 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
         created_at=manifest.created_at,
         sealed_at=sealed.sealed_at,
         segments=len(manifest.segments),
-        problems=sum(len(outcome.problems) for outcome in sealed.segments),
+        problems=sum(outcome.refused_frames for outcome in sealed.segments),
         events=sealed.events,
         accounting=tuple(sealed.accounting),
         rows=sealed.rows,

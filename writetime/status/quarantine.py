@@ -102,6 +102,8 @@ def look(batches: Batches, kept: Kept, learner: Known, rules: Rules, *, values: 
         return Look(hidden="its bytes are gone")
     if kept.topic:
         return look_at_event(data, values=values)
+    if (frames := names.quarantined_frames(kept.name)) > 1:
+        return Look(hidden=f"{frames} frames of one table, kept together: a look shows single frames only")
     body = body_of(kept.kind, data)
     if body is None:
         return Look(hidden="it is a range of the log and no single frame: it may hold any keyspace")
@@ -184,7 +186,7 @@ def _read(batches: Batches, name: str) -> Kept | None:
         return None
     try:
         about: dict[str, Any] = json.loads(batches.store.read(name))
-        position, size = (int(text) for text in pieces[5].removesuffix(".json").split("-"))
+        position, size = (int(text) for text in pieces[5].removesuffix(".json").split("-")[:2])
     except (ObjectNotFound, ValueError):
         return None
     batch = about.get("batch")

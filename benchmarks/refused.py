@@ -1,0 +1,75 @@
+"""A batch with a million frames of a table of which nothing is known: seconds, size of the seal, objects in quarantine.
+
+    python -m benchmarks.refused [--frames 1000000] [--size 400]
+
+Segments of 32 MiB of one node; a folder as bucket, so that puts cost next to nothing: their number says what they cost elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from uuid import UUID
+
+from spark_jobs import ingest
+from tests.spark_jobs.synthetic import CLUSTER, Ring, insert
+from writetime import names
+from writetime.batch.archive import archive
+from writetime.commitlog.encode import encode_mutation
+from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Column, Schema, Table
+
+HOT = Table(
+    "shop",
+    "hot",
+    UUID("6cbda380-e583-11f1-817f-f173fd8e050e"),
+    {"p": Column("p", "partition_key", "int", 0), "v": Column("v", "regular", "blob", -1)},
+    cdc=True,
+)
+_SEGMENT = 32 << 20
+_MOST_SECONDS, _MOST_BYTES = 60, 1_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=400)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=Path("var")) as folder:
+        ring = Ring.create(Path(folder) / "ring", "a")
+        ring.write(insert(1, 1, 1, name=1))
+        fill(ring, options.frames, options.size)
+        manifest = ring.plan(100)
+        started = time.perf_counter()
+        sealed = ingest.run(ring.config, manifest.number)
+        seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        archive(ring.store, CLUSTER, sealed.number)
+        archived = time.perf_counter() - started
+        kept = list(ring.store.list(names.quarantine_prefix(CLUSTER)))
+        size = next(info.size for info in ring.store.list(names.batch_object(CLUSTER, sealed.number, "sealed")))
+        refused = sum(outcome.refused_frames for outcome in sealed.segments)
+    print(f"{refused} frames of an unknown table in {len(manifest.segments)} segments: batch {seconds:.1f} s, archive {archived:.1f} s")
+    print(f"seal {size} bytes; {len(kept)} objects in quarantine, {sum(info.size for info in kept) / 2**20:.0f} MiB")
+    return 0 if refused == options.frames and seconds <= _MOST_SECONDS and size <= _MOST_BYTES else 1
+
+
+def fill(ring: Ring, frames: int, size: int) -> None:
+    """Segments with so many frames of about that size."""
+    schema = Schema(tables={HOT.id: HOT})
+    written = 0
+    for key in range(frames):
+        cell = Cell("v", key + 1, key.to_bytes(8, "big") * (size // 8))
+        update = PartitionUpdate(HOT.id, key.to_bytes(4, "big"), rows=(Row((), Liveness(key + 1), cells=(cell,)),))
+        body = encode_mutation(Mutation((update,)), schema)
+        ring.write(body)
+        written += len(body)
+        if written > _SEGMENT:
+            ring.finish_and_ship(10)
+            written = 0
+    ring.finish_and_ship(10)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
