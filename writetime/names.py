@@ -260,6 +260,11 @@ def retries_adopted(cluster: str) -> str:
     return f"{retries_prefix(cluster)}adopted.json"
 
 
+def schema_looked_at(cluster: str) -> str:
+    """Says for which schema, rules and held segments it was last asked whether any of these can come in."""
+    return f"{retries_prefix(cluster)}looked-at"
+
+
 def incoming_prefix(cluster: str) -> str:
     return f"cdc/{part(cluster)}/"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -30,11 +30,12 @@ from writetime.columns import Rules, why_not
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.errors import CorruptFrame, DecodeError, ObjectNotFound, SchemaError, SegmentError
-from writetime.names import NodeName, SegmentName, SegmentRef, quarantined_frames
+from writetime.names import NodeName, SegmentName, SegmentRef, quarantined_frames, schema_looked_at
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
 from writetime.status.quarantine import Kept, body_of
 from writetime.store import Store
+from writetime.threads import at_once
 
 _WAIT_FOR_SCHEMA: Final = frozenset({"UnknownTable", "UnknownColumn", "SchemaError"})
 """Kinds of problems that more knowledge of the schema may solve."""
@@ -85,16 +86,35 @@ def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = No
     when they were put into quarantine: a table, a column, a type. Their objects.
 
     A segment is looked at once for each thing that is learnt of its tables, since that reads all of it. What waits for anything else, such
-    as a rule of the configuration or a name in the warehouse, waits for a person."""
+    as a rule of the configuration or a name in the warehouse, waits for a person. Where nothing is new since the last look, no ledger is
+    read: very many may wait."""
     sealed = history(store, cluster).sealed
-    waiting: dict[str, LedgerEntry] = {}
-    for name in sealed.held if sealed else ():
-        entry = LedgerEntry.read(store, SegmentRef.from_object(name).ledger)
-        if entry is not None and entry.state == "quarantined" and _waits_for_schema(entry):
-            waiting[name] = entry
-    if not waiting:
+    if sealed is None or not sealed.held:
         return []
-    known = known_schema(store, cluster).schema()
+    learner = known_schema(store, cluster)
+    looked_at = hashlib.blake2b("\n".join((learner.to_json(), repr(rules), *sealed.held)).encode(), digest_size=16).hexdigest()
+    if _last_look(store, cluster) == looked_at:
+        return []
+    entries = at_once(lambda name: LedgerEntry.read(store, SegmentRef.from_object(name).ledger), sealed.held)
+    quarantined = {name: entry for name, entry in zip(sealed.held, entries, strict=True) if entry and entry.state == "quarantined"}
+    waiting = {name: entry for name, entry in quarantined.items() if _waits_for_schema(entry)}
+    released = _let_in(store, cluster, waiting, learner.schema(), rules, keys)
+    # A batch that is not archived yet has not noted its segments in the ledger.
+    if all(entry is not None and entry.state in ("quarantined", "retry") for entry in entries):
+        store.put(schema_looked_at(cluster), looked_at.encode())
+    return released
+
+
+def _last_look(store: Store, cluster: str) -> str | None:
+    try:
+        return store.read(schema_looked_at(cluster)).decode(errors="replace")
+    except ObjectNotFound:
+        return None
+
+
+def _let_in(
+    store: Store, cluster: str, waiting: Mapping[str, LedgerEntry], known: Schema, rules: Rules, keys: Keystore | None
+) -> list[str]:
     released = []
     for name, entry in waiting.items():
         tables = _tables_of(store, entry)

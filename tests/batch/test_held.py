@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from threading import Lock
@@ -15,6 +16,9 @@ from writetime.batch.archive import archive, mark_for_retry, release
 from writetime.batch.documents import HELD_HERE, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome
 from writetime.batch.plan import history, plan_ingest, read_sealed, seal
 from writetime.batch.prune import batches as prunable
+from writetime.columns import Rules
+from writetime.quarantine import release as let_in_by_schema
+from writetime.schema.learn import SchemaLearner
 
 CLUSTER = "c"
 NOW = datetime.now(UTC)
@@ -222,3 +226,35 @@ def test_the_list_goes_with_its_batch_after_the_seal(store: MemoryStore) -> None
     ((*_, before, last),) = prunable(store, CLUSTER, sealed.model_copy(update={"number": 10**6}), NOW + timedelta(days=1), 10**6)
     assert before.name.endswith("/sealed.json")
     assert "/held-" in last.name
+
+
+def test_what_waits_for_a_schema_is_looked_at_once_for_each_thing_that_is_new(store: MemoryStore) -> None:
+    ship(store, *range(200))
+    run(store, *range(200))
+    store.put(names.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    for expected in (200, 0, 0):
+        counted = Counted(store)
+        assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
+        assert counted.calls["read", "ledger"] == expected
+    change = {"keyspaces": [{"keyspace_name": "k", "writetime": 1}], "tables": []}
+    store.put(names.schema_snapshot(CLUSTER, NOW, "v"), json.dumps(change).encode())
+    counted = Counted(store)
+    assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
+    assert counted.calls["read", "ledger"] == 200
+
+
+def test_a_batch_that_is_not_archived_yet_is_looked_at_again(store: MemoryStore) -> None:
+    ship(store, *range(3))
+    run(store, *range(3))
+    store.put(names.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    noted = store.read(ref(1).ledger)
+    store.delete(ref(1).ledger)
+    for expected in (3, 3):
+        counted = Counted(store)
+        assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
+        assert counted.calls["read", "ledger"] == expected
+    store.put(ref(1).ledger, noted)
+    let_in_by_schema(store, CLUSTER, Rules())
+    counted = Counted(store)
+    let_in_by_schema(counted, CLUSTER, Rules())  # type: ignore[arg-type]
+    assert counted.calls["read", "ledger"] == 0
