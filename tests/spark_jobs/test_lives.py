@@ -5,6 +5,7 @@ Made-up logs (tests.spark_jobs.synthetic), real Spark, Iceberg and Lance. After 
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +15,16 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import maintain
+from tests.commitlog.test_own import later
 from tests.schema.examples import change, create_table, deleted_row
-from tests.spark_jobs.synthetic import AGAIN, CLUSTER, ORDERS, START, Ring, folded, insert, micros, update
+from tests.schema.test_snapshot import OTHER, whole
+from tests.spark_jobs.synthetic import AGAIN, CLUSTER, ORDERS, START, Ring, folded, i32, insert, micros, update
 from tests.spark_jobs.test_alter import SYSTEM, drop
+from writetime import names
 from writetime.batch.plan import plan_ingest, plan_maintain
 from writetime.commitlog.encode import encode_mutation
+from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.schema.model import Column, Schema
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -142,3 +148,32 @@ def test_an_id_that_is_created_again_shows_nothing_of_the_life_before(tmp_path: 
     sealed = ring.batch(140)
     assert ring.current() == {(1, 1): {"amount": 4}} == folded(ring.events())
     assert [versions.generation for versions in sealed.state.values()] == [1]
+
+
+def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1))
+    ring.finish_and_ship(5)
+    ring.batch(10)
+    snapshot = json.dumps(whole(micros(300), OTHER)).encode()
+    ring.store.put(names.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed"), snapshot)
+    ring.write(update(1, 1, 90, name=2))
+    ring.finish_and_ship(305)
+    sealed = ring.batch(310)
+    assert {name: versions.ended for name, versions in sealed.state.items()} == {str(ORDERS.id): True, str(OTHER.id): False}
+    assert [(e["op"], e["reason"], e["ts_micro"]) for e in ring.events(2)] == [("u", None, micros(90)), ("t", "drop", micros(240))]
+    assert ring.current() == {} == folded(ring.events())
+    assert sealed.snapshots_applied == [names.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
+
+
+def test_a_schema_change_of_a_later_cassandra_makes_a_table(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    grown = replace(ORDERS, columns={**ORDERS.columns, "more": Column("more", "regular", "int")})
+    ring.write(later(create_table(grown, micros(0)), {"lane": "frozen<map<text, text>>"}))
+    row = Row((i32(1),), Liveness(micros(1)), cells=(Cell("more", micros(1), i32(7)),))
+    mutation = Mutation((PartitionUpdate(ORDERS.id, i32(1), rows=(row,)),))
+    ring.write(encode_mutation(mutation, Schema(tables={grown.id: grown})))
+    ring.finish_and_ship(5)
+    sealed = ring.batch(10)
+    assert [row["more"] for row in _rows(ring, "shop", "orders")] == [7]
+    assert [outcome.problems for outcome in sealed.segments] == [[]]
