@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
@@ -211,21 +211,21 @@ class Bootstrap:
     def read_touched(self, failed: list[WritetimeError]) -> int:
         """Read the rows again that batches have noted; how many these are. Why those of a table were not is added to `failed`; its notes
         stay then."""
-        by_table: dict[UUID, dict[str, None]] = {}
-        notes: dict[UUID, list[ObjectInfo]] = defaultdict(list)
+        by_table: dict[tuple[UUID, bool], dict[str, None]] = {}
+        notes: dict[tuple[UUID, bool], list[ObjectInfo]] = defaultdict(list)
         for info in self.store.list(names.touched_prefix(self.cluster)):
             document = json.loads(self.store.read(info.name))
             if self.sealed is not None and document["batch"] <= self.sealed.number:
-                table_id = UUID(document["table_id"])
-                notes[table_id].append(info)
-                by_table.setdefault(table_id, {}).update(dict.fromkeys(document["keys"]))
+                about = UUID(document["table_id"]), bool(document.get("whole"))
+                notes[about].append(info)
+                by_table.setdefault(about, {}).update(dict.fromkeys(document["keys"]))
         count = 0
-        for table_id, keys in by_table.items():
+        for (table_id, whole), keys in by_table.items():
             table = self.schema.tables.get(table_id)
             with _going_on(str(table_id) if table is None else table.full_name, failed):
                 if table is not None and not table.dropped:
-                    count += self._read_keys(table, [bytes.fromhex(key) for key in keys])
-                self._forget(notes[table_id])
+                    count += self._read_keys(table, [bytes.fromhex(key) for key in keys], whole=whole)
+                self._forget(notes[table_id, whole])
         return count
 
     def _forget(self, notes: Iterable[ObjectInfo]) -> None:
@@ -274,11 +274,14 @@ class Bootstrap:
         if missing := set(wanted) - {row.range for row in done}:
             raise BatchError(f"{len(missing)} ranges were not read", operation="read a table from the ring", obj=run.name, retriable=True)
 
-    def _read_keys(self, table: Table, keys: list[bytes]) -> int:
+    def _read_keys(self, table: Table, keys: list[bytes], *, whole: bool) -> int:
+        """`whole`: a row that no replica has is gone, so all are asked."""
         assert self.sealed is not None
         plan, shards = self._plan(table), self._shards(table)
+        if whole:
+            plan = replace(plan, snapshot=plan.snapshot.model_copy(update={"consistency": "ALL"}))
         readers = min(len(keys), self.config.snapshot.readers)
-        node = names.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{str(table.id)[:8]}")
+        node = names.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{str(table.id)[:8]}{'-all' if whole else ''}")
 
         def read(part: int, rows: Iterable[bytes]) -> Iterator[int]:
             wanted = sorted(rows)

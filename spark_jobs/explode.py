@@ -30,7 +30,7 @@ from spark_jobs.checks import Checks
 from spark_jobs.runs import by_shard, fixed, lengths, record_keys, starts, whole
 from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.sound import Values, sound, sound_contexts, sound_elements, sound_keys
-from writetime.batch.truncations import Cuts
+from writetime.batch.truncations import Cuts, Verdict
 from writetime.commitlog import cells
 from writetime.commitlog.encode import encode_update
 from writetime.commitlog.frames import BODY_OFFSET
@@ -47,7 +47,7 @@ from writetime.schema.model import Schema
 
 ITEMS: Final = pa.schema(
     [
-        ("kind", pa.string()),  # item | account | quarantined | not_ours | parsed | reread
+        ("kind", pa.string()),  # item | account | quarantined | not_ours | parsed | reread | undecided
         ("table", pa.string()),
         ("table_id", pa.binary()),
         ("bucket", pa.int32()),
@@ -58,7 +58,7 @@ ITEMS: Final = pa.schema(
         ("parts", pa.int32()),  # how many items the update has become
         ("updates", pa.int64()),  # of what is no item: how many updates it stands for, all copies counted
         ("copies", COPIES),
-        ("item", pa.binary()),  # flat row; of a head, the encoded update; of what is quarantined the mutation
+        ("item", pa.binary()),  # flat row; of a head, the encoded update; of what is quarantined the mutation; undecided: the key
         ("detail", pa.string()),  # JSON: of what is quarantined the reason, of an account its counts
     ]
 )
@@ -228,11 +228,20 @@ class _Explosion:
         copies = mutations["copies"]
         self.counts["duplicate"] += int((pc.list_value_length(copies).to_numpy()[of_mutation[kept]] - 1).sum())
         if self.table.id.bytes in self.plan.cuts.tables:
-            gone = [
-                update for update in np.flatnonzero(kept).tolist() if self._gone(copies[of_mutation[update]].as_py(), int(latest[update]))
+            decided = [
+                (update, self._verdict(copies[of_mutation[update]].as_py(), int(latest[update])))
+                for update in np.flatnonzero(kept).tolist()
             ]
+            gone = [update for update, verdict in decided if verdict == "gone"]
             self.counts["truncated"] += len(gone)
             kept[gone] = False
+            doubtful, notes = np.zeros(len(kept), bool), []
+            doubtful[[update for update, verdict in decided if verdict == "undecided"]] = True
+            for row in np.flatnonzero(doubtful[of_update]).tolist():
+                key = record_key(decoded.updates["key"][of_update[row]].as_py()) + names.keys[row].as_py()
+                notes.append(self._out("undecided", item=key))
+            if notes:
+                yield pa.RecordBatch.from_pylist(notes, schema=ITEMS)
         rows = np.flatnonzero(kept[of_update])
         updates = of_update[rows]
         self.counts["folded"] += int(kept.sum())
@@ -273,7 +282,8 @@ class _Explosion:
             return
         self.counts["duplicate"] += total - len(items)
         for (_, update), of_update in zip(updates, items, strict=True):
-            if self._gone(copies, max_timestamp(update)):
+            verdict = self._verdict(copies, max_timestamp(update))
+            if verdict == "gone":
                 self.counts["truncated"] += 1
             elif not of_update:
                 self.counts["purged"] += 1
@@ -281,13 +291,15 @@ class _Explosion:
                 self.counts["folded"] += 1
                 self.counts["made"] += len(of_update)
                 yield from of_update
+                if verdict == "undecided":
+                    yield from (self._out("undecided", item=item["pk"] + item["row"]) for item in of_update)
 
-    def _gone(self, copies: list[dict[str, int]], ts: int) -> bool:
+    def _verdict(self, copies: list[dict[str, int]], ts: int) -> Verdict:
         """Whether a TRUNCATE took an update; counts those of which the nodes' records do not say."""
         verdict = self.plan.cuts.decide(self.table.id.bytes, [(copy["segment"], copy["position"]) for copy in copies], ts)
         if verdict == "undecided":
             self.counts["undecided"] += 1
-        return verdict == "gone"
+        return verdict
 
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
         """None at all if what was purged may have beaten all of it. DecodeError if anything in the update cannot be used."""

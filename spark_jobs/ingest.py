@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -43,7 +43,7 @@ from spark_jobs.runs import by_shard
 from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Written, upsert
-from spark_jobs.touched import Touched
+from spark_jobs.touched import Touched, put_keys
 from spark_jobs.unwritable import at_once, commit_each, without_unwritable
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
@@ -138,13 +138,13 @@ def run(config: PipelineConfig, number: int) -> Sealed:
 @dataclass
 class Batch:
     """One run of one batch. What is known of segments, tables and snapshots fills up as the stages go by; `refused` are the tables whose
-    rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count as
-    dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending` those
-    that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier attempt of
-    the batch may have told of; `untold`, by name, those of which something has changed that the stream does not tell; `rows`, by name, how
-    many rows those have by now that were written to, None if nobody tells; `absent` are the segments that it goes without, and `additions`
-    how many verdicts were found after its first run (see `writetime.batch.pinned`); `drops` are the tables that a schema change drops, and
-    when, by its version and bytes."""
+    rows cannot be shown, with the reason; `reshaped` those that DDL may concern; `altered`, by id, those of which other columns count
+    as dropped by now, as they were; `since`, by id, up to which second the events of those go that the base did not capture; `ending`
+    those that were dropped, which is not told yet; `events` counts what is told, by shard; `earlier` are the tables that an earlier
+    attempt of the batch may have told of; `rebuilt`, by name, those whose state begins anew; `untold`, by name, those of which
+    something has changed that the stream does not tell; `rows`, by name, how many rows those have by now that were written to, None if
+    nobody tells; `absent` are the segments that it goes without, and `additions` how many verdicts were found after its first run (see
+    `writetime.batch.pinned`); `drops` are the tables that a schema change drops, and when, by its version and bytes."""
 
     config: PipelineConfig
     store: Store
@@ -161,6 +161,7 @@ class Batch:
     ending: set[UUID] = field(default_factory=set)
     earlier: list[Table] = field(default_factory=list)
     untold: set[str] = field(default_factory=set)
+    rebuilt: set[str] = field(default_factory=set)
     rows: dict[str, int | None] = field(default_factory=dict)
     snapshots_refused: dict[str, str] = field(default_factory=dict)
     absent: frozenset[str] | None = None
@@ -188,6 +189,8 @@ class Batch:
         self._commit_quarantine()
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
+        self._note_undecided(folded)
+        self.rebuilt = {table.label for table in captured if table.id in self.local.opened}
         self._commit_current(events, schema, captured)
         return self._seal(state)
 
@@ -482,7 +485,7 @@ class Batch:
             # What a TRUNCATE or a purged tombstone took was superseded by it.
             superseded = count["folded"] - applied + count["truncated"] + count["purged"]
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
-            for name, number in (account | {"events": count["events"], "ties": count["ties"]}).items():
+            for name, number in (account | {"events": count["events"], "ties": count["ties"], "undecided": count["undecided"]}).items():
                 self.accounts[table][name] += number
             if count["untold"]:
                 self.untold.add(table)
@@ -505,7 +508,7 @@ class Batch:
     def _accounting(self) -> list[Accounting]:
         found = []
         for table, counts in sorted(self.accounts.items()):
-            updates = sum(count for name, count in counts.items() if name not in ("events", "ties"))
+            updates = sum(count for name, count in counts.items() if name not in ("events", "ties", "undecided"))
             found.append(Accounting(table=table, updates_in=updates, **counts))
         return found
 
@@ -702,6 +705,23 @@ class Batch:
             state[str(table.id)] = after.model_copy(update={"behind": None, "ended": table.dropped})
         return state
 
+    def _note_undecided(self, folded: DataFrame) -> None:
+        """Note the rows of which no record says whether a TRUNCATE took what the batch has of them, to be read from the ring again."""
+        if self.config.cluster.cql is None or not any(account["undecided"] for account in self.accounts.values()):
+            return
+        number, cluster, bucket_url = self.manifest.number, self.manifest.cluster, self.config.bucket
+
+        def note(rows: Iterable[Any]) -> None:
+            keys: dict[tuple[bytes, int], set[bytes]] = defaultdict(set)
+            for row in rows:
+                keys[bytes(row.table_id), row.bucket].add(bytes(row.state))
+            for (table_id, bucket), found in keys.items():
+                name = names.undecided(cluster, number, str(UUID(bytes=table_id)), bucket)
+                put_keys(open_store(bucket_url), name, number, table_id, sorted(key.hex() for key in found), whole=True)
+
+        found = folded.filter("kind = 'undecided'").select("table_id", "bucket", "state")
+        found.repartition("table_id", "bucket").foreachPartition(note)
+
     def _lease(self, table: Table, bucket: int) -> str:
         return names.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
 
@@ -743,12 +763,22 @@ class Batch:
             snapshots_applied=sorted([*(self.base.snapshots_applied if self.base else []), *self.manifest.schema_snapshots]),
             snapshots_refused=self.snapshots_refused,
             refused=sorted(self.refused.values(), key=lambda refused: (refused.table, str(refused.table_id))),
+            undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             horizon=self.base.horizon if self.base else None,
             kept_from=self.base.kept_from if self.base else None,
             events=sum(account.events for account in accounting),
         )
         return seal(self.store, self.manifest.cluster, sealed)
+
+    def _undecided(self, accounting: Iterable[Accounting]) -> dict[str, int]:
+        """What stays in doubt: of before, but for tables that are built anew, and of this batch, if nobody reads it from the ring again."""
+        found = Counter(self.base.undecided if self.base else {})
+        for table in self.rebuilt:
+            found.pop(table, None)
+        if self.config.cluster.cql is None:
+            found.update({account.table: account.undecided for account in accounting})
+        return dict(sorted((+found).items()))
 
     def _growing(self) -> dict[str, Mark]:
         """How far segments of which there are parts only are taken in, after this batch."""

@@ -39,7 +39,8 @@ from writetime.schema.model import Schema, Table
 
 FOLDED: Final = pa.schema(
     [
-        # event | deletion | record | applied | account | quarantined | not_ours | parsed | reread; once packed (`packs`): events | records
+        # event | deletion | record | applied | account | quarantined | not_ours | parsed | reread | undecided;
+        # once packed (`packs`): events | records
         ("kind", pa.string()),
         ("table", pa.string()),
         ("table_id", pa.binary()),

@@ -30,5 +30,10 @@ class Touched:
     def put(self, store: Store, name: str, batch: int, table_id: bytes) -> None:
         """Nothing if there are none."""
         if self._keys:
-            document = {"batch": batch, "table_id": str(UUID(bytes=table_id)), "keys": sorted(self._keys)}
-            store.put(name, json.dumps(document, indent=1).encode() + b"\n")
+            put_keys(store, name, batch, table_id, sorted(self._keys))
+
+
+def put_keys(store: Store, name: str, batch: int, table_id: bytes, keys: list[str], *, whole: bool = False) -> None:
+    """Note keys of records (hex). `whole`: all replicas are to be asked, so that what none of them has is gone."""
+    document = {"batch": batch, "table_id": str(UUID(bytes=table_id)), "keys": keys} | ({"whole": True} if whole else {})
+    store.put(name, json.dumps(document, indent=1).encode() + b"\n")

@@ -302,6 +302,11 @@ def touched_prefix(cluster: str) -> str:
     return f"touched/{part(cluster)}/"
 
 
+def undecided(cluster: str, batch: int, table_id: str, bucket: int) -> str:
+    """Keys of rows of which no record says whether a TRUNCATE took what the batch has of them; beside `touched`."""
+    return f"{touched(cluster, batch, table_id, bucket).removesuffix('.json')}-undecided.json"
+
+
 def touched(cluster: str, batch: int, table_id: str, bucket: int) -> str:
     return f"{touched_prefix(cluster)}{batch:010d}-{part(table_id)}-b{bucket:05d}.json"
 

@@ -219,6 +219,8 @@ def _with_payloads(rows: Sequence[dict[str, Any]], plan: EventPlan) -> Iterator[
             yield {**row, "payload": pickle.dumps(TypedEvents(plan, UUID(bytes=row["table_id"])).event(row))}
         elif row["kind"] == "record":
             yield {**row, "payload": pickle.dumps(Record(row["key"], row["state"], row["expires_at"]))}
+        elif row["kind"] == "undecided":
+            yield row
         elif row["kind"] == "account":
             counts.update(json.loads(row["detail"]))
         elif row["kind"] == "quarantined":

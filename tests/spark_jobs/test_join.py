@@ -299,6 +299,10 @@ def test_what_no_record_decides_is_kept_and_counted() -> None:
         rows = folded([frame(both, position=100), frame(both, segment=1), frame(alone, segment=1)], cuts=cuts, engine=engine)
         assert names(rows) == ["alone"]
         assert account(rows) == {"applied": 1, "superseded": 1, "duplicate": 1, "events": 1, "undecided": 1}
+        # By the record that is to be read from the ring again.
+        (note,) = of_kind(rows, "undecided")
+        (record,) = payloads(rows, "record")
+        assert (note["table_id"], note["bucket"], note["state"]) == (ORDERS.id.bytes, 0, record.key)
 
 
 def line(number: int) -> bytes:

@@ -318,6 +318,8 @@ class Accounting(Document):
     events: int = 0
     ties: int = Field(default=0, description="Cells that won against one of another expiry by the rule of 3.11; the ring may differ.")
 
+    undecided: int = Field(default=0, description="Updates, counted above, that were kept as no record says whether a TRUNCATE took them.")
+
     @property
     def balanced(self) -> bool:
         return self.updates_in == self.applied + self.duplicate + self.superseded + self.not_ours + self.quarantined
@@ -362,6 +364,11 @@ class Sealed(Document):
     )
     snapshots_applied: list[str] = Field(default=[], description="Schema snapshots taken in so far, refused ones too.")
     snapshots_refused: dict[str, str] = Field(default={}, description="Of this batch's snapshots those that could not be read, and why.")
+    undecided: dict[str, int] = Field(
+        default={},
+        description="By table: updates, so far, of which no record says whether a TRUNCATE took them, and which nobody reads from the ring "
+        "again as `cluster.cql` is not configured.",
+    )
     rows: dict[str, int] = Field(default={}, description="By table: how many current rows it has, as its last commit has told.")
     refused: list[RefusedTable] = Field(default=[], description="Tables whose rows could not be shown in this batch.")
     horizon: int | None = Field(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
@@ -80,7 +80,8 @@ class NodeStatus:
 @dataclass(frozen=True, slots=True)
 class RingStatus:
     """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
-    looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all."""
+    looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all. `undecided`: by table, updates of
+    which no record says whether a TRUNCATE took them."""
 
     cluster: str
     now: datetime
@@ -91,6 +92,7 @@ class RingStatus:
     held: tuple[str, ...]
     complete: bool
     kept_from: datetime | None = None
+    undecided: dict[str, int] = field(default_factory=dict)
 
     @property
     def merge_rule(self) -> Policy:
@@ -151,6 +153,7 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
         held=tuple(sorted(held)),
         complete=len(incoming) <= LISTED,
         kept_from=datetime.fromtimestamp(past.sealed.kept_from, UTC) if past.sealed and past.sealed.kept_from is not None else None,
+        undecided=past.sealed.undecided if past.sealed else {},
     )
 
 

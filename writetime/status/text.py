@@ -50,6 +50,10 @@ def as_text(batches: Batches, last: int) -> str:
         for node in found.nodes
         if node.is_not_asked(found.now)
     ]
+    lines += [
+        f"may be gone by a TRUNCATE: {updates} updates of {name}, which no record decides; let cdc_bootstrap read the table"
+        for name, updates in found.undecided.items()
+    ]
     lines += _merging(found)
     lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [
@@ -96,6 +100,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
             }
             for table in of_tables.tables
         ],
+        "undecided": found.undecided,
         "merging": {"rule": found.merge_rule, "releases": found.releases, "ties": found.ties},
         "published": of_tables.published,
         "refused": of_tables.refused,
