@@ -54,11 +54,17 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     later = names.touched("c", 8, str(UUID(int=2)), 1)
     store.put(later, json.dumps({"batch": 8, "table_id": str(UUID(int=2)), "keys": ["01"]}).encode())
 
-    def read_keys(_: Any, table: Any, keys: list[bytes]) -> int:
+    doubtful = names.undecided("c", 7, str(UUID(int=2)), 1)
+    store.put(doubtful, json.dumps({"batch": 7, "table_id": str(UUID(int=2)), "keys": ["02"], "whole": True}).encode())
+    asked: list[tuple[list[bytes], bool]] = []
+
+    def read_keys(_: Any, table: Any, keys: list[bytes], *, whole: bool) -> int:
+        asked.append((keys, whole))
         if table.full_name == "shop.t1":
             raise BatchError("no SELECT permission", operation="read a table from the ring", obj=table.full_name)
-        # Another run was faster.
-        store.delete(noted[1])
+        if not whole:
+            # Another run was faster.
+            store.delete(noted[1])
         return len(keys)
 
     monkeypatch.setattr(Bootstrap, "_read_keys", read_keys)
@@ -66,6 +72,9 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     job.store, job.cluster = store, "c"
     job.sealed, job.schema = SimpleNamespace(number=7), SimpleNamespace(tables=tables)
     failed: list[WritetimeError] = []
-    assert job.read_touched(failed) == 1
+    assert job.read_touched(failed) == 2
+    # What a TRUNCATE may have taken is asked of all replicas, and the rest as ever.
+    assert ([b"\2"], True) in asked
+    assert [whole for keys, whole in asked if keys == [b"\0"]] == [False, False]
     assert [error.obj for error in failed] == ["shop.t1"]
     assert [info.name for info in store.list(names.touched_prefix("c"))] == [noted[0], later]
