@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
 from spark_jobs import kafka as jobs
-from spark_jobs.kafka import ensure_topics, forget, heartbeat_topic, message_limits, read_progress, send_heartbeat
+from spark_jobs.kafka import Position, ensure_topics, forget, heartbeat_topic, message_limits, read_progress, send_heartbeat
 from tests.shippers.test_tls import Identity, identity
 from tests.spark_jobs.test_kafka import consume, numbers, rows, send
 from tools.services.kafka import Kafka
@@ -86,7 +86,7 @@ def test_events_go_out_over_tls_with_no_more_rights_than_documented(broker: Kafk
     (limit,), silent = message_limits(kafka, ["elsewhere"])[0].values(), message_limits(kafka, ["elsewhere"])[1]
     assert (990_000 < limit < 1_000_000, silent) == (True, {})
     assert send(kafka, rows(topic, range(1, 8))) == 7
-    assert read_progress(kafka, 0) == {topic: (1, 7)}
+    assert read_progress(kafka, 0) == {topic: Position(1, 7)}
     send_heartbeat(kafka, b"{}", b"{}")
     plain = kafka.model_copy(update={"bootstrap_servers": broker.bootstrap})
     assert sorted(numbers(consume(plain, topic))) == list(range(1, 8))
