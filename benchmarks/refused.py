@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=400)
     options = parser.parse_args()
+    Path("var").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=Path("var")) as folder:
         ring = Ring.create(Path(folder) / "ring", "a")
         ring.write(insert(1, 1, 1, name=1))

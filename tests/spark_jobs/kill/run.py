@@ -228,8 +228,7 @@ class Kills(Orders):
         """What happens to each attempt: a point, `moment`, `rivals`, `outage` (of the broker), or `` for nothing."""
         if self.rule is not None:
             rule = sabotage.RULES[self.rule]
-            there = [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
-            yield from [f"late {point}" for point in there] if rule.late else there
+            yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
             if rule.rivals and job == "publish":
                 yield "rivals"
         while self.rule is None and self.result.kills.total() < self.wanted:

@@ -19,15 +19,12 @@ BETWEEN: Final = "between progress and commit"
 
 @dataclass(frozen=True)
 class Rule:
-    """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it;
-    `late`: one does that is stopped at the points and goes on when its batch is sealed and archived; `edited`: a configuration does that is
-    edited after the batch was begun. `pieces`: segments that each
-    node's log has to be cut into, so that it can."""
+    """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it; `edited`: a configuration does
+    that is edited after the batch was begun. `pieces`: segments that each node's log has to be cut into, so that it can."""
 
     break_it: Callable[[], None]
     points: tuple[str, ...] = ()
     rivals: bool = False
-    late: bool = False
     edited: bool = False
     pieces: int = 1
 
@@ -149,13 +146,6 @@ def _no_batch_in_current() -> None:
     warehouse._has_batch = never
 
 
-def _no_seal_seen() -> None:
-    """A driver that was held up goes on, whatever became of its batch meanwhile."""
-    from spark_jobs.warehouse import Fence
-
-    Fence.check = lambda *_: None  # type: ignore[method-assign]
-
-
 def _present_configuration() -> None:
     """Each run of a batch goes by the configuration as it is then."""
     from writetime.batch import pinned
@@ -172,7 +162,6 @@ RULES: Final[dict[str, Rule]] = {
     "seal-first": Rule(_seal_first, points=("before step commit_current",)),
     # A first batch starts from nothing, whatever lies there.
     "newest-state": Rule(_newest_state, points=("before step commit_current",), pieces=3),
-    "no-seal-seen": Rule(_no_seal_seen, points=("before step commit_changes",), late=True, pieces=3),
     "present-configuration": Rule(_present_configuration, edited=True),
     "never-current": Rule(_no_batch_in_current, points=("before step commit_current",)),
 }
