@@ -267,7 +267,7 @@ class Audit:
         return list(members.values())
 
     def _nodes(self, ownership: Ownership, came: Mapping[str, Sequence[Came]], groups: Sequence[Group], step: int) -> list[NodeAudit]:
-        addresses = node_addresses(self.store, self.cluster)
+        addresses = node_addresses(read_facts(self.store, self.cluster))
         sums = audit.by_step(groups, self.start, self.end, step)
         shipping = [member for member in ownership.members.values() if member.datacenter in self.config.cluster.datacenters]
         return [

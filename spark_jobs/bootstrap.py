@@ -46,6 +46,7 @@ from spark_jobs.shards import Shard, shards_of
 from writetime import names
 from writetime.batch.check import known_schema
 from writetime.batch.documents import Sealed
+from writetime.batch.node_facts import read_facts
 from writetime.batch.plan import history, merge_rule, read_manifest
 from writetime.bootstrap import run as runs
 from writetime.bootstrap.difference import Comparison
@@ -183,7 +184,7 @@ class Bootstrap:
         self.sealed: Sealed | None = history(self.store, self.cluster).sealed
         before = read_manifest(self.store, self.cluster, self.sealed.number) if self.sealed else None
         # By which the next batch will merge what is read.
-        self._policy = merge_rule(self.store, self.cluster, base=before)
+        self._policy = merge_rule(read_facts(self.store, self.cluster), base=before)
 
     def read_table(self, table: Table, parts: Sequence[runs.Range] | None = None) -> Run:
         """Begin a run of the table, or of parts of the ring (in order, apart from each other), or go on with one, until all its ranges

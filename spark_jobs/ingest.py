@@ -44,7 +44,7 @@ from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, sur
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Written, upsert
 from spark_jobs.touched import Touched, put_keys
-from spark_jobs.unwritable import at_once, commit_each, without_unwritable
+from spark_jobs.unwritable import COMMITTERS, commit_each, without_unwritable
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
 from writetime.batch import local, pinned
@@ -82,6 +82,7 @@ from writetime.schema.model import Schema, Table
 from writetime.schema.snapshot import read as read_snapshot
 from writetime.schema.system import SCHEMA_TABLES
 from writetime.store import Store, open_store
+from writetime.threads import at_once
 from writetime.untrusted import AHEAD, SCHEMA
 
 log = structlog.get_logger()
@@ -272,7 +273,7 @@ class Batch:
         warehouse, rules = self._warehouse(), self.config.columns.rules
         known = pinned.verdicts(self.store, self.manifest).refused
         asked = [table for table in wanted if table.id not in known]
-        reasons = at_once(lambda table: why_not(table, schema, rules) or warehouse.why_not(table), asked)
+        reasons = at_once(lambda table: why_not(table, schema, rules) or warehouse.why_not(table), asked, workers=COMMITTERS)
         found = [
             RefusedTable(table=table.label, table_id=table.id, reason=reason)
             for table, reason in zip(asked, reasons, strict=True)

@@ -171,11 +171,12 @@ def content(store: Store, place: Mapping[str, Any]) -> bytes:
     return archived.read_pinned(store, place["object"], place["crc32c"])
 
 
-def _pinned_part(store: Store, part: PartInput) -> bytes:
-    """ObjectNotFound if it is gone, or holds other bytes."""
-    if part.crc32c is None:
-        return store.read(part.object, generation=part.generation)
-    return archived.read_pinned(store, part.object, part.crc32c)
+def _read_part(store: Store, part: PartInput, start: int, end: int) -> bytes:
+    """Bytes [start, end) of a pinned part. ObjectNotFound if it is gone, or holds other bytes."""
+    info = store.head(part.object)
+    if info is None or not part.is_in(info):
+        raise ObjectNotFound("it is gone, or has other bytes than were pinned", operation="read a part", obj=part.object)
+    return store.read(part.object, generation=info.generation, start=start, end=end)
 
 
 def tasks(
@@ -267,11 +268,11 @@ class _Reader:
         pieces, position = [], after.position
         for part in tail.parts:
             start, end = part.range
-            pieces.append(_pinned_part(self.store, part)[position - start : end - start])
+            pieces.append(_read_part(self.store, part, position - start, end - start))
             position = end
         head = b""
         if tail.header is not None:
-            head = _pinned_part(self.store, tail.header)[: min(_LONGEST_HEADER, after.position)]
+            head = _read_part(self.store, tail.header, 0, min(_LONGEST_HEADER, after.position))
         data = b"".join(pieces)
         grown = after.model_copy(update={"position": position, "crc32c": crc32c(data, after.crc32c)})
         return _Read(head.ljust(after.position, b"\0") + data, after=tail.after, grown=grown)

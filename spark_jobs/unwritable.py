@@ -10,9 +10,8 @@ Must not know what a batch is made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -23,13 +22,11 @@ from writetime.batch.documents import Manifest, RefusedTable, Sealed
 from writetime.batch.pinned import VerdictAdded, add_verdict
 from writetime.schema.model import Table
 from writetime.store import Store
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
+from writetime.threads import at_once
 
 log = structlog.get_logger()
 
-_COMMITTERS = 4
+COMMITTERS = 4
 """Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
 _OF_THE_ROWS = ("21", "22", "23")
 """Classes of SQLSTATE: cardinality violation, data exception, integrity constraint violation."""
@@ -63,12 +60,6 @@ def without_unwritable(run: Callable[[], Sealed], store: Store, manifest: Manife
         spark.catalog.clearCache()
 
 
-def at_once(each: Callable[[_T], _R], several: list[_T]) -> list[_R]:
-    """What comes of each, in their order, of some at a time; the first error of any, once all others are done."""
-    with ThreadPoolExecutor(_COMMITTERS) as pool:
-        return list(pool.map(each, several))
-
-
 def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
     """Commit several tables at once. Lives of one name, which take it from each other, go one after the other. UnwritableTable for the
     first whose rows Spark would refuse again."""
@@ -82,7 +73,7 @@ def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
                     raise
                 raise UnwritableTable(table, f"it cannot be written: {reason}") from error
 
-    at_once(commit_lives, [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)])
+    at_once(commit_lives, [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)], workers=COMMITTERS)
 
 
 def why_never(error: PySparkException | Py4JJavaError) -> str | None:

@@ -1,4 +1,4 @@
-"""Waiting for a store several times at once."""
+"""Waiting for a store, or a catalog, several times at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _Out = TypeVar("_Out")
 AT_ONCE: Final = 16
 
 
-def at_once(call: Callable[[_In], _Out], wanted: Iterable[_In]) -> list[_Out]:
-    """`call` of each, in their order, some at a time: a remote store answers each after a while. The first error is raised."""
+def at_once(call: Callable[[_In], _Out], wanted: Iterable[_In], *, workers: int = AT_ONCE) -> list[_Out]:
+    """`call` of each, in their order, `workers` at a time: a remote store answers each after a while. The first error is raised, once all
+    others are done."""
     asked = list(wanted)
     if len(asked) < 2:
         return [call(each) for each in asked]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(call, asked))

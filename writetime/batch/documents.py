@@ -70,6 +70,10 @@ class PartInput(Document):
     generation: int = Field(description="What it was when it was pinned; for people. What counts are its bytes.")
     crc32c: int | None = Field(default=None, description="Of its bytes. Null: pinned by a version that went by the generation.")
 
+    def is_in(self, info: ObjectInfo) -> bool:
+        """Whether the object holds what was pinned."""
+        return info.generation == self.generation if self.crc32c is None else info.crc32c == self.crc32c
+
     @property
     def range(self) -> tuple[int, int]:
         """The bytes [start, end) of the segment's file that it holds."""

@@ -54,11 +54,16 @@ def owner(store: Store, cluster: str, pipeline: str) -> Owner:
     return found
 
 
-@lru_cache(maxsize=4096)
-def batch_id(bucket: str, cluster: str, number: int) -> str | None:
-    """The id of a batch; None if it has none, or its documents have been pruned."""
+def id_of(store: Store, cluster: str, number: int) -> UUID | None:
+    """The id of a batch; None if it has none, or its documents have been pruned: one that old is of no chain that began since."""
     try:
-        found = read_manifest(open_store(bucket), cluster, number).id
+        return read_manifest(store, cluster, number).id
     except ObjectNotFound:
         return None
+
+
+@lru_cache(maxsize=4096)
+def batch_id(bucket: str, cluster: str, number: int) -> str | None:
+    """The same as text, remembered by workers."""
+    found = id_of(open_store(bucket), cluster, number)
     return None if found is None else str(found)

@@ -29,7 +29,6 @@ from writetime.batch.documents import (
     LocalDocument,
     Manifest,
     Opening,
-    PartInput,
     Reread,
     Sealed,
     SegmentInput,
@@ -79,16 +78,9 @@ def settle(
 def _is_there(store: Store, segment: SegmentInput) -> bool:
     """Whether it still is the object that was pinned, or the same packed: one that waits for a person may have been mended meanwhile."""
     if segment.tail is not None and segment.grows:
-        return all(_holds(store, part) for part in segment.tail.parts)
+        return all((info := store.head(part.object)) is not None and part.is_in(info) for part in segment.tail.parts)
     held = archived.held(store, segment.object)
     return held is not None and archived.content_of(held) == (segment.size, segment.crc32c)
-
-
-def _holds(store: Store, part: PartInput) -> bool:
-    info = store.head(part.object)
-    if info is None or part.crc32c is None:
-        return info is not None and info.generation == part.generation
-    return info.crc32c == part.crc32c
 
 
 def decide(

@@ -24,7 +24,7 @@ from writetime.batch.archive import archive, released
 from writetime.batch.asked import new_answers
 from writetime.batch.documents import BatchKind, Hold, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail, may_contain
 from writetime.batch.logs_in import holds
-from writetime.batch.node_facts import read_facts
+from writetime.batch.node_facts import NodeFacts, read_facts
 from writetime.cql.names import is_beside, namespace_clash
 from writetime.errors import BatchBusy, BatchError, NotASegment, ObjectNotFound, PreconditionFailed
 from writetime.join.reconcile import Policy, policy_of
@@ -217,6 +217,7 @@ def _begin_beside(store: Store, cluster: str, namespace: str, interval: tuple[da
     local = LocalDocument.read(store, names.batch_object(cluster, number, "local")) or LocalDocument()
     before = int(interval[0].timestamp() * 1000)
     truncations = {host: [record for record in told if record.at < before] for host, told in local.truncations.items()}
+    facts = read_facts(store, cluster)
     manifest = Manifest(
         number=1,
         kind="replay",
@@ -226,8 +227,8 @@ def _begin_beside(store: Store, cluster: str, namespace: str, interval: tuple[da
         now=0,
         base=0,
         segments=[],
-        nodes=node_addresses(store, cluster),
-        merge_rule=merge_rule(store, cluster),
+        nodes=node_addresses(facts),
+        merge_rule=merge_rule(facts),
         namespace=namespace,
     )
     store.put(names.batch_object(chain, 1, "schema"), read_schema(store, cluster, number).to_json().encode())
@@ -319,6 +320,7 @@ def _create(
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
     before = read_manifest(store, chain, past.last) if past.last else None
     since = (before.now or None) if before is not None else None
+    facts = read_facts(store, cluster)
     manifest = Manifest(
         number=past.last + 1,
         kind=kind,
@@ -330,8 +332,8 @@ def _create(
         segments=segments,
         schema_snapshots=snapshots,
         truncations=answers or [],
-        nodes=node_addresses(store, cluster),
-        merge_rule=merge_rule(store, cluster, segments, base=before),
+        nodes=node_addresses(facts),
+        merge_rule=merge_rule(facts, segments, base=before),
         interval=interval,
         namespace=namespace,
         id=uuid4(),
@@ -465,16 +467,16 @@ def _new_answers(store: Store, cluster: str, sealed: Sealed | None) -> list[str]
     return new_answers(store, cluster, known.asked if known else {})
 
 
-def node_addresses(store: Store, cluster: str) -> dict[str, str]:
+def node_addresses(facts: Iterable[NodeFacts]) -> dict[str, str]:
     """Host id to address, from what the shippers said of their nodes. Addresses are for people only: a node that says nothing sensible
     goes by its host id, and holds up nobody."""
-    return {facts.node.host_id: facts.address for facts in read_facts(store, cluster) if facts.rejected is None}
+    return {each.node.host_id: each.address for each in facts if each.rejected is None}
 
 
-def merge_rule(store: Store, cluster: str, segments: Iterable[SegmentInput] = (), *, base: Manifest | None = None) -> Policy:
+def merge_rule(facts: Iterable[NodeFacts], segments: Iterable[SegmentInput] = (), *, base: Manifest | None = None) -> Policy:
     """By which release's rule a batch over these segments merges: by the nodes' releases, as their shippers say. Where no shipper can ask
     its node, by the format of the segments' names, which up to 3.11 was 6; where there are none either, as the batch before."""
-    releases = [facts.release for facts in read_facts(store, cluster) if facts.release]
+    releases = [each.release for each in facts if each.release]
     if releases:
         return policy_of(releases)
     formats = {segment.ref.segment.version for segment in segments if segment.ref.node.origin == "log"}

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from writetime import names
 from writetime.batch.documents import Document
-from writetime.batch.plan import history, read_manifest
-from writetime.errors import ObjectNotFound
+from writetime.batch.identity import id_of
+from writetime.batch.plan import history
 from writetime.store import Store
 
 
@@ -29,15 +29,7 @@ class Published(Document):
 
     def is_of(self, store: Store, cluster: str, upto: int) -> bool:
         """Whether it speaks of the batches that there are, of which `upto` is the last that is sealed."""
-        if self.batch > upto:
-            return False
-        if self.id is None or not self.batch:
-            return True
-        try:
-            return read_manifest(store, cluster, self.batch).id in (None, self.id)
-        except ObjectNotFound:
-            # Pruned: a note that old is of no other chain that began since.
-            return True
+        return self.batch <= upto and (self.id is None or id_of(store, cluster, self.batch) in (None, self.id))
 
     def sent(self, table: str) -> int:
         """The last batch all of whose events of the table are in Kafka."""
