@@ -15,7 +15,7 @@ Changes nothing and starts no Spark; nothing waits for it. `airflow.on_failure` 
 
 | the task says | what it means | what to do |
 |---|---|---|
-| `late: node …` | no finished segment of that node has come for `late_minutes` | look at its shipper; a node that nobody writes to looks the same, and ships more often with `node.ship.tail_seconds`. Ingest goes on without it |
+| `late: node …` | no finished segment of that node has come for `late_minutes` (by default, the time in which it would fill half of its `cdc_total_space`) | look at its shipper; a node that nobody writes to looks the same, and ships more often with `node.ship.tail_seconds`. Ingest goes on without it |
 | `space: node …` | `cdc_raw` of that node fills up: `warn` or `alarm` by its shipper's configuration, as it said last | can its shipper keep up, and reach the store? See "cdc_raw fills up" in the runbook. Never delete segments by hand |
 | `stuck: batch …` | it was begun `stuck_minutes` ago and is not sealed | look at `cdc_ingest`, and clear its task |
 | `backlog: …` | more than `backlog_segments` wait in the bucket | is `cdc_ingest` paused? Else it needs more executors |

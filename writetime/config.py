@@ -448,8 +448,11 @@ class WatchConfig(_Model):
     """What cdc_watch is red for. The alert rules for Prometheus (deploy/prometheus/rules.yml) have the same limits."""
 
     schedule: str | None = Field(default="*/15 * * * *", description="Cron expression of cdc_watch (UTC); null: only when triggered.")
-    late_minutes: float | None = Field(
-        default=360, gt=0, description="Minutes since a node has finished the newest of its segments that came; null: not looked at."
+    late_minutes: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        default="auto",
+        description="Minutes since a node has finished the newest of its segments that came. auto: the time in which the node, "
+        "at its rate, fills half of its cdc_total_space, between 30 minutes and a day, or six hours if either is unknown; null: not "
+        "looked at.",
     )
     space: Literal["warn", "alarm"] | None = Field(
         default="warn", description="From which level of a node's space on (`node.ship.warn_at`, `alarm_at`); null: not looked at."

@@ -26,6 +26,7 @@ Report = TypeVar("Report", bound="Document")
 Sample = tuple[str, dict[str, str], float]
 
 METRICS: Final[Mapping[str, str]] = {
+    "writetime_metrics_timestamp_seconds": "When these metrics were read from the bucket: old if `writetime metrics` does not run.",
     "writetime_batch_number": "Number of the last sealed batch.",
     "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
     "writetime_batch_open": "1 while a batch is begun and not sealed.",
@@ -41,6 +42,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_unpublished_batches": "Sealed batches with events that the table has not sent, of the last sixty.",
     "writetime_waiting_tables": "Tables whose events cannot be sent.",
     "writetime_source_timestamp_seconds": "Of a node: when it finished the last of its segments that came.",
+    "writetime_late_after_seconds": "Of a node: how old that may be before it counts as late, by its rate and its cdc_total_space.",
     "writetime_waiting_segments": "Of a node: its segments in the bucket that no batch has taken in.",
     "writetime_waiting_bytes": "Their bytes.",
     "writetime_growing_segments": "Of a node: its segments of which parts have come.",
@@ -79,11 +81,12 @@ def metrics(
 
 def samples(batches: Batches) -> list[Sample]:
     """All that the bucket tells. Every sample has the label `cluster`."""
-    from writetime.status.nodes import ring
+    from writetime.status.nodes import ring_with_late_nodes
     from writetime.status.tables import tables
 
-    found = ring(batches)
+    found = ring_with_late_nodes(batches)
     told = [
+        ("writetime_metrics_timestamp_seconds", {}, found.now.timestamp()),
         *_of_batches(found),
         *_of_nodes(found),
         *_of_reports(batches.store, batches.cluster),
@@ -140,8 +143,11 @@ def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
         if node.node.origin != "log":
             continue
         labels = {"datacenter": node.node.datacenter, "host_id": node.node.host_id, "address": node.address}
-        if node.newest is not None:
-            yield "writetime_source_timestamp_seconds", labels, node.newest.timestamp()
+        # Nothing came with all batches that were looked at: it has been silent for at least as long. Without a sample no alert fires.
+        newest = node.newest or ring.since
+        if newest is not None:
+            yield "writetime_source_timestamp_seconds", labels, newest.timestamp()
+        yield "writetime_late_after_seconds", labels, node.late_after.total_seconds()
         yield "writetime_waiting_segments", labels, node.waiting
         yield "writetime_waiting_bytes", labels, node.waiting_size
         yield "writetime_growing_segments", labels, node.growing

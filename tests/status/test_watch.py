@@ -14,7 +14,7 @@ from tests.store.memory import MemoryStore
 from writetime import names
 from writetime.batch.publish import Published
 from writetime.config import WatchConfig
-from writetime.status import watch as module
+from writetime.status import nodes
 from writetime.status.batches import Batches
 from writetime.status.watch import Trouble, watch
 
@@ -55,6 +55,21 @@ def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:
         assert part in first.text
 
 
+@pytest.mark.parametrize(("limit", "minutes"), [(None, 360), (10**9, 1440), (300_000, 70), (1000, 30)])
+def test_by_default_a_node_is_late_once_half_of_its_space_would_be_full(store: MemoryStore, limit: int | None, minutes: float) -> None:
+    """Two segments of 1 kB a minute: 36 bytes a second."""
+    store.delete(bucket.ref(0, 10**6).incoming)
+    if limit is not None:
+        at = bucket.minute(5)
+        told = {"at": at.isoformat(), "level": "ok", "used": 90, "limit": limit, "share": 0.1, "disk_free": 3 << 30}
+        store.put(names.node_space(bucket.NODES[0], at, "ok"), json.dumps(told).encode())
+    after = timedelta(minutes=minutes) + timedelta(minutes=8.5)
+    key = f"late {bucket.NODES[0].path}"
+    auto = limits(late_minutes="auto")
+    assert key not in [each.key for each in seen(store, auto, after=after - timedelta(minutes=5))]
+    assert key in [each.key for each in seen(store, auto, after=after + timedelta(minutes=5))]
+
+
 def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
     gone = names.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
     store.put(names.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())
@@ -68,8 +83,8 @@ def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
 
 def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose last segments came before the batches of the last hour is not taken for one that never shipped."""
-    monkeypatch.setattr(module, "WINDOW", 1)
-    monkeypatch.setattr(module.ring, "__kwdefaults__", {"last": 1, "now": None})
+    monkeypatch.setattr(nodes, "WINDOW", 1)
+    monkeypatch.setattr(nodes.ring, "__kwdefaults__", {"last": 1, "now": None})
     asked: list[int] = []
     latest = Batches.latest
     monkeypatch.setattr(Batches, "latest", lambda self, count=60, **how: asked.append(count) or latest(self, count, **how))
@@ -134,9 +149,9 @@ def test_nothing_is_wrong_with_a_bucket_in_which_there_is_nothing() -> None:
 def test_limits_are_those_of_the_alert_rules() -> None:
     rules = (Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules.yml").read_text(encoding="utf-8")
     defaults = WatchConfig()
-    assert defaults.late_minutes is not None
+    assert defaults.late_minutes == "auto"
     for alert, limit in {
-        "WritetimeNodeLate": f"writetime_source_timestamp_seconds > {defaults.late_minutes * 60:.0f}",
+        "WritetimeNodeLate": "writetime_source_timestamp_seconds > writetime_late_after_seconds",
         "WritetimeBacklog": f"(writetime_waiting_segments) > {defaults.backlog_segments}",
         "WritetimeNotPublished": f"writetime_unpublished_batches > {defaults.unpublished_batches}",
         "WritetimeBatchStuck": f"for: {defaults.stuck_minutes:.0f}m",

@@ -20,7 +20,7 @@ from writetime.batch.documents import SegmentInput
 from writetime.batch.node_facts import read_facts
 from writetime.errors import NotASegment
 from writetime.join.reconcile import Policy, policy_of
-from writetime.status.batches import Batches, BatchFacts, taken_in
+from writetime.status.batches import WINDOW, Batches, BatchFacts, taken_in
 from writetime.store import ObjectInfo, Store
 from writetime.threads import at_once
 
@@ -28,6 +28,12 @@ LISTED: Final = 2000
 """Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
 _ANSWERS_DAILY: Final = timedelta(days=2)
 _STEPS: Final = (1, 5, 15, 60, 360, 1440)
+_LATE_AFTER: Final = timedelta(hours=6)
+"""Of a node whose rate or limit is not known."""
+_EARLIEST_LATE: Final = timedelta(minutes=30)
+_LATEST_LATE: Final = timedelta(days=1)
+_FARTHEST: Final = 500
+"""Batches that are looked at for a node of which nothing came with the last ones."""
 _COLUMNS: Final = 72
 
 
@@ -48,8 +54,9 @@ class NodeStatus:
     """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
 
     `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
-    are parts only. `space`: None if its shipper has told nothing since yesterday. `answered`: when the bucket got its last answer on its
-    TRUNCATEs; a node that gives none can have one that no segment shows."""
+    are parts only. `segments`, `frames`, `size` (bytes), `oldest`: of what these batches took in. `space`: None if its shipper has
+    reported nothing since yesterday. `answered`: when the bucket got its last answer on its TRUNCATEs; a node that gives none can have
+    one that no segment shows."""
 
     node: names.NodeName
     address: str = ""
@@ -64,8 +71,28 @@ class NodeStatus:
     held: int = 0
     segments: int = 0
     frames: int = 0
+    size: int = 0
+    oldest: datetime | None = None
     space: SpaceTold | None = None
     answered: datetime | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes of segments a second that it has finished, over the batches that were looked at and what waits; None if fewer than two
+        segments came."""
+        if self.oldest is None or self.newest is None or self.segments < 2 or self.oldest >= self.newest:
+            return None
+        return (self.size + self.waiting_size) / (self.newest - self.oldest).total_seconds()
+
+    @property
+    def late_after(self) -> timedelta:
+        """How long nothing may come of it before it counts as late: the time in which it fills half of its `cdc_total_space` at its
+        rate, so that there is as much time left before Cassandra refuses writes; between 30 minutes and a day. Six hours if either
+        is unknown."""
+        if not self.rate or self.space is None or not self.space.limit:
+            return _LATE_AFTER
+        seconds = min(self.space.limit / self.rate / 2, _LATEST_LATE.total_seconds())
+        return max(timedelta(seconds=seconds), _EARLIEST_LATE)
 
     def is_not_asked(self, now: datetime) -> bool:
         """Whether its TRUNCATEs are known from its segments only: its shipper cannot ask it, or has not for two days."""
@@ -110,7 +137,7 @@ class RingStatus:
         return sum(batch.total.ties for batch in self.batches)
 
 
-def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> RingStatus:
+def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -> RingStatus:
     """The ring by its last batches and what lies in the bucket."""
     past, facts = batches.newest(), batches.latest(last)
     store, cluster = batches.store, batches.cluster
@@ -129,6 +156,9 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
             if batch.kind == "ingest":
                 status.segments += taken.segments
                 status.frames += taken.frames
+                status.size += taken.size
+                if taken.oldest is not None:
+                    status.oldest = taken.oldest if status.oldest is None else min(status.oldest, taken.oldest)
     held = set(past.sealed.held if past.sealed else ())
     for node in (names.SegmentRef.from_object(name).node for name in held):
         if node.origin == "log":
@@ -155,6 +185,14 @@ def ring(batches: Batches, *, last: int = 60, now: datetime | None = None) -> Ri
         kept_from=datetime.fromtimestamp(past.sealed.kept_from, UTC) if past.sealed and past.sealed.kept_from is not None else None,
         undecided=past.sealed.undecided if past.sealed else {},
     )
+
+
+def ring_with_late_nodes(batches: Batches, *, now: datetime | None = None) -> RingStatus:
+    """The ring by so many batches that a node of which nothing came is known to be late, or there are no more to look at."""
+    found = ring(batches, now=now)
+    if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
+        found = ring(batches, last=_FARTHEST, now=now)
+    return found
 
 
 def _wait(status: NodeStatus, segment: SegmentInput) -> None:

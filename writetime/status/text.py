@@ -129,9 +129,10 @@ def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
     about.pop("node")
     if node.space is not None:
         about["space"]["at"] = _iso(node.space.at)
-    times = {name: _iso(about[name]) for name in ("newest", "oldest_waiting", "answered")}
+    times = {name: _iso(about[name]) for name in ("newest", "oldest", "oldest_waiting", "answered")}
     age = None if node.newest is None else (now - node.newest).total_seconds()
-    return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, "age": age}
+    since = {"age": age, "late_after_seconds": node.late_after.total_seconds()}
+    return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, **since}
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
 from writetime import names
 from writetime.batch.plan import read_manifest
 from writetime.config import WatchConfig
-from writetime.status.batches import WINDOW, Batches
-from writetime.status.nodes import LISTED, NodeStatus, RingStatus, ring
+from writetime.status.batches import Batches
+from writetime.status.nodes import LISTED, NodeStatus, RingStatus, ring_with_late_nodes
 from writetime.status.tables import tables
 from writetime.status.text import span
-
-_FARTHEST: Final = 500
-"""Batches that are looked at for a node of which nothing came with the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +30,21 @@ class Trouble:
 
 def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now: datetime | None = None) -> list[Trouble]:
     """What is beyond the limits as of now. `publishes`: whether the pipeline sends its events anywhere."""
-    found = _far_enough(batches, now)
+    found = ring_with_late_nodes(batches, now=now)
     unpublished = _unpublished(batches, limits) if publishes else ()
     return [*_late(found, limits), *_short(found, limits), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
-
-
-def _far_enough(batches: Batches, now: datetime | None) -> RingStatus:
-    """The ring by so many batches that a node of which nothing came is known to be late, or there are no more to look at."""
-    found = ring(batches, now=now)
-    if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
-        found = ring(batches, last=_FARTHEST, now=now)
-    return found
 
 
 def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
     if limits.late_minutes is None:
         return
-    allowed = timedelta(minutes=limits.late_minutes)
+    fixed = None if limits.late_minutes == "auto" else timedelta(minutes=limits.late_minutes)
     for node in found.nodes:
         if node.node.origin != "log":
             continue
         # Of a node of which nothing came with these batches it is known only that it has been silent for as long as they go back.
         since = node.newest or found.since
-        if since is not None and found.now - since > allowed:
+        if since is not None and found.now - since > (fixed or node.late_after):
             yield Trouble(f"late {node.node.path}", _late_text(found, node, (found.now - since).total_seconds()))
 
 
