@@ -166,6 +166,7 @@ class Agent:
         seen_now = frozenset(item.name for item in view.here + view.aside if item.state in OURS)
         result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)), seen=seen_now)
         self._report_foreign(view.here)
+        result.failed += self._unreadable(view)
         try:
             facts = self._identify()
         except ShipError as error:
@@ -229,6 +230,13 @@ class Agent:
             self.metrics.failed(type(error).__name__)
             self._log.error("round failed", **error.as_dict())
             return False
+        except Exception as error:
+            # A defect, or something of the machine that nobody foresaw: the node must not run out of space for it.
+            if mode is not Mode.SERVICE:
+                raise
+            self.metrics.failed(type(error).__name__)
+            self._log.exception("round failed unexpectedly", error=type(error).__name__, message=str(error))
+            return False
         if mode is not Mode.SERVICE or result.shipped or result.failed:
             counts = {outcome.name.lower(): count for outcome, count in result.shipped.items()}
             self._log.info("round", **counts, failed=len(result.failed), waiting=result.waiting, foreign=result.foreign)
@@ -238,7 +246,8 @@ class Agent:
         """Whether nothing waits to be shipped, by a look of its own: a round may have been interrupted, or, at a drain, been too early for
         some. A node that runs completes segments all the time: what it has completed since is for the next run."""
         view = self._see(drain=drain)
-        left = [item.name for item in view.here + view.aside if item.state in OURS and (drain or item.name in result.seen)]
+        ours = (*OURS, State.UNREADABLE) if drain else OURS
+        left = [item.name for item in view.here + view.aside if item.state in ours and (drain or item.name in result.seen)]
         if left:
             self._log.error("not all is shipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
         return not left
@@ -310,6 +319,9 @@ class Agent:
                     self._make_room()
                 except WritetimeError as error:
                     self._log.error("no room made", **error.as_dict())
+                except Exception as error:  # noqa: BLE001
+                    # The thread must live: as long as the store is down nobody else makes room.
+                    self._log.exception("no room made", error=type(error).__name__, message=str(error))
 
     def _take_in_hand(self, item: Found) -> bool:
         """Nobody puts it aside from now on. False if somebody has."""
@@ -627,6 +639,22 @@ class Agent:
             self._log.error("not deleted", **error.as_dict())
             self.metrics.failed(type(error).__name__)
             result.failed.append(error)
+
+    def _unreadable(self, view: View) -> list[WritetimeError]:
+        """Segments whose idx cannot be read: nobody can say whether they are finished, and each round fails until somebody has looked."""
+        found: list[WritetimeError] = []
+        for folder, items in ((self._node.cdc_raw, view.here), (self._node.spill, view.aside)):
+            for item in (item for item in items if item.state is State.UNREADABLE):
+                error = ShipError(
+                    item.reason,
+                    operation="ship a segment",
+                    obj=str(folder / item.name),
+                    hint="Run the shipper as the user that owns the files, or restore their mode; it goes on by itself.",
+                )
+                self._log.error("segment not shipped: its idx is unreadable", **error.as_dict())
+                self.metrics.failed(type(error).__name__)
+                found.append(error)
+        return found
 
     def _report_foreign(self, found: list[Found]) -> None:
         for item in found:

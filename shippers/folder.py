@@ -46,6 +46,8 @@ class State(Enum):
     """Not completed, and nobody writes to it any more: ours as well. No listing shows that; see `shippers.after_crash`."""
     LEFTOVER_IDX = "leftover idx"
     """The idx of a completed segment whose log is gone: an earlier deletion was cut short."""
+    UNREADABLE = "unreadable"
+    """A segment of which the idx cannot be read, so that nothing says whether it is completed. A person has to look."""
     FOREIGN = "foreign"
     """Nothing the shipper knows. Never touched."""
 
@@ -67,7 +69,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing in the folder. `segment` is None if foreign; `reason` says why something is foreign.
+    """One thing in the folder. `segment` is None if foreign; `reason` says why something is foreign or unreadable.
 
     `synced` is the idx's offset where it is completed; `size` and `mtime` are the log's. `reached` is the idx's offset where the segment
     grows, and when it was written (s since the epoch); None while the idx is just being rewritten.
@@ -136,10 +138,10 @@ def _kind(entry: Entry) -> tuple[str | None, str]:
     """(stem, "log" or "idx"), or (None, why it is foreign)."""
     if not entry.regular:
         return None, "is no regular file"
-    if entry.trouble:
-        return None, entry.trouble
     if match := _IDX.fullmatch(entry.name):
         return match[1], "idx"
+    if entry.trouble:
+        return None, entry.trouble
     try:
         segment = SegmentName.parse(entry.name)
     except NotASegment as error:
@@ -151,6 +153,10 @@ def _kind(entry: Entry) -> tuple[str | None, str]:
 
 def _judge(stem: str, log: Entry | None, idx: Entry | None) -> Found:
     segment = SegmentName.parse(f"{stem}.log")
+    if idx is not None and idx.trouble:
+        if log is None:
+            return Found(segment.idx_filename, State.FOREIGN, reason=idx.trouble)
+        return Found(segment.filename, State.UNREADABLE, segment, f"its idx {idx.trouble}", size=log.size, mtime=log.mtime)
     completed = _COMPLETED.fullmatch(idx.idx or b"") if idx is not None else None
     if log is None:
         if completed:

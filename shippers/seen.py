@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +25,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 NOTE = "status.json"
 STILL_ALIVE_SECONDS = 900.0
+CONNECTIONS = 16
+"""Connections to the server of /metrics at once."""
+_SECONDS_TO_ASK = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +160,15 @@ class Pulse:
 
 
 class Server:
-    """/metrics and /healthz on `listen` (host:port; port 0: any free one), in threads of its own."""
+    """/metrics and /healthz on `listen` (host:port; port 0: any free one), in threads of its own: `CONNECTIONS` at most. With more, the
+    oldest is closed, so that connections on which nothing is asked keep nobody from being answered."""
 
     def __init__(self, listen: str, metrics: Metrics, pulse: Pulse) -> None:
         host, _, port = listen.rpartition(":")
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = _SECONDS_TO_ASK
+
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 if path == "/metrics":
@@ -221,9 +230,29 @@ def noted(path: Path) -> dict[str, Any]:
 def _server_class(host: str) -> type[ThreadingHTTPServer]:
     class Bound(ThreadingHTTPServer):
         daemon_threads = True
-        if host.startswith("["):
-            import socket
+        address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
 
-            address_family = socket.AF_INET6
+        def __init__(self, *arguments: Any) -> None:
+            self._open: deque[socket.socket] = deque()
+            self._lock = threading.Lock()
+            super().__init__(*arguments)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            with self._lock:
+                self._open.append(request)
+                oldest = self._open.popleft() if len(self._open) > CONNECTIONS else None
+            if oldest is not None:
+                # Its thread finds the end of the connection, and closes the socket.
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            with self._lock, suppress(ValueError):
+                self._open.remove(request)
+            super().shutdown_request(request)
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that is gone, or was closed for newer ones, is no news."""
 
     return Bound

@@ -185,6 +185,55 @@ def test_the_loop_survives_a_bad_round(store: LocalStore, folder: Folder, agent_
         agent.run(Mode.ONCE)
 
 
+def test_the_loop_survives_a_defect(store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Event()
+    agent = agent_over(store, stop=stop)
+    folder.segment(1)
+    rounds = []
+
+    def ask_limit() -> None:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise RuntimeError("nobody foresaw this")
+        stop.set()
+
+    monkeypatch.setattr(agent, "_ask_limit", ask_limit)
+    with capture_logs() as logs:
+        agent.run(Mode.SERVICE)
+    (line,) = [each for each in logs if each["event"] == "round failed unexpectedly"]
+    assert (line["error"], line["message"]) == ("RuntimeError", "nobody foresaw this")
+    assert len(rounds) == 2
+    samples = [sample for family in agent.metrics.registry.collect() for sample in family.samples]
+    assert [sample.value for sample in samples if sample.labels == {"error": "RuntimeError"} and sample.name.endswith("_total")] == [1]
+
+
+@pytest.mark.parametrize("mode", [Mode.ONCE, Mode.DRAIN])
+def test_a_segment_whose_idx_cannot_be_read_is_a_failure_by_its_name(
+    mode: Mode, store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.segment(1)
+    folder.segment(2)
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == "CommitLog-7-1_cdc.idx":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with capture_logs() as logs:
+        assert not agent_over(store).run(mode)
+    assert store.head(ref(2).incoming) is not None
+    assert store.head(ref(1).incoming) is None
+    lines = [each for each in logs if each["event"] == "segment not shipped: its idx is unreadable"]
+    assert lines
+    assert lines[0]["object"].endswith("CommitLog-7-1.log")
+    assert "Permission denied" in lines[0]["message"]
+    monkeypatch.setattr(Path, "read_bytes", real)
+    assert agent_over(store).run(mode)
+    assert store.head(ref(1).incoming) is not None
+
+
 def test_a_second_shipper_does_not_start(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     folder.segment(1)
     with only_shipper(folder.path), pytest.raises(ShipError, match="another shipper"):

@@ -33,6 +33,8 @@ def idx(content: bytes, number: int = 100) -> Entry:
         ([idx(b"533995\nCOMPLETED")], State.LEFTOVER_IDX),
         ([idx(b"533995")], State.FOREIGN),
         ([idx(b"")], State.FOREIGN),
+        ([LOG, Entry("CommitLog-7-100_cdc.idx", trouble="cannot be read: Permission denied")], State.UNREADABLE),
+        ([Entry("CommitLog-7-100_cdc.idx", trouble="cannot be read: Permission denied")], State.FOREIGN),
         ([Entry("CommitLog-6-100.log")], State.MOVED_IN),
         ([Entry("CommitLog-7-100.log", regular=False)], State.FOREIGN),
         ([Entry("commitlog-7-100.log")], State.FOREIGN),
@@ -45,7 +47,7 @@ def test_one_segment(entries: list[Entry], expected: State) -> None:
     (found,) = classify(entries)
     assert found.state is expected
     assert (found.segment is None) == (expected is State.FOREIGN)
-    assert bool(found.reason) == (expected is State.FOREIGN)
+    assert bool(found.reason) == (expected in (State.FOREIGN, State.UNREADABLE))
 
 
 def test_segments_come_oldest_first_whatever_their_names() -> None:

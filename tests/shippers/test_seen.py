@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -102,6 +103,33 @@ def test_health_says_whether_the_loop_moves(served: Any) -> None:
     now[0] = seen.STILL_ALIVE_SECONDS + 1
     code, text = get(server, "/healthz")
     assert (code, json.loads(text)["alive"]) == (503, False)
+
+
+def test_idle_connections_keep_nobody_from_being_answered(served: Any) -> None:
+    server, _, _ = served
+    host, port = server.address.split(":")
+    threads = threading.active_count()
+    idle = [socket.create_connection((host, int(port))) for _ in range(150)]
+    try:
+        for each in idle[:75]:
+            each.sendall(b"GET /met")
+        for _ in range(20):
+            begun = time.monotonic()
+            assert get(server, "/healthz")[0] == 200
+            assert time.monotonic() - begun < 2
+        assert get(server, "/metrics")[0] == 200
+        assert threading.active_count() - threads <= seen.CONNECTIONS + 2
+    finally:
+        for each in idle:
+            each.close()
+
+
+def test_a_connection_on_which_nothing_is_asked_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _, _ = served
+    host, port = server.address.split(":")
+    monkeypatch.setattr(server._server.RequestHandlerClass, "timeout", 0.2)
+    with socket.create_connection((host, int(port)), timeout=10) as idle:
+        assert idle.recv(100) == b""
 
 
 def test_the_loop_beats_while_the_store_is_down(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
