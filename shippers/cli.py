@@ -51,7 +51,7 @@ def ship(
 
 
 def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
-    from shippers import gentle, seen
+    from shippers import gentle, seen, systemd
     from shippers.agent import Agent, Mode
     from shippers.node import require_node
     from writetime.store import open_store
@@ -64,6 +64,7 @@ def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
     with _link(settings if not drain else None) as link:
         agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
         server = seen.serve(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
+        systemd.notify("READY=1")
         try:
             return agent.run(mode)
         finally:

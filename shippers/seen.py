@@ -23,6 +23,8 @@ from typing import Any
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from shippers import systemd
+
 NOTE = "status.json"
 STILL_ALIVE_SECONDS = 900.0
 CONNECTIONS = 16
@@ -148,6 +150,7 @@ class Pulse:
 
     def beat(self) -> None:
         self._last = self._clock()
+        systemd.notify("WATCHDOG=1")
 
     @property
     def silent_for(self) -> float:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shlex
+import shutil
+import socket
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from shippers import seen
 from writetime.cli import build
 from writetime.config import ShipConfig, load
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "writetime-ship.service"
+IMAGE = ROOT / "docker" / "shipper" / "Dockerfile"
 SIDECAR = ROOT / "deploy" / "kubernetes" / "shipper.yaml"
 
 
@@ -26,7 +34,8 @@ class Cased(configparser.RawConfigParser):
 
 @pytest.fixture
 def unit() -> Cased:
-    parser = Cased()
+    # Of options that stand several times, the last one counts here.
+    parser = Cased(strict=False)
     parser.read_string(UNIT.read_text(encoding="utf-8"))
     return parser
 
@@ -54,9 +63,70 @@ def test_the_unit(unit: Cased) -> None:
     assert service["ProtectSystem"] == "strict"
 
 
+def test_the_unit_exposes_little(unit: Cased) -> None:
+    """By systemd's own reckoning, where it is installed: 0 is nothing, 10 is a service without any confinement."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    done = subprocess.run([analyze, "security", "--offline=true", "--no-pager", str(UNIT)], capture_output=True, text=True, check=False)
+    found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+    if found is None:
+        pytest.skip(f"systemd-analyze cannot judge a unit here: {done.stderr.strip()[:200]}")
+    assert float(found[1]) < 2
+
+
+def test_the_watchdog_allows_what_counts_as_alive(unit: Cased) -> None:
+    assert float(unit["Service"]["WatchdogSec"]) >= seen.STILL_ALIVE_SECONDS
+    assert unit["Service"]["Type"] == "notify"
+
+
+def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        seen.Pulse().beat()
+        assert manager.recv(100) == b"WATCHDOG=1"
+    # Nobody listens any more: no reason to stop.
+    seen.Pulse().beat()
+
+
 def test_the_image_asks_where_the_shipper_answers() -> None:
-    text = (ROOT / "docker" / "shipper" / "Dockerfile").read_text(encoding="utf-8")
+    text = IMAGE.read_text(encoding="utf-8")
     assert f"http://{ShipConfig().listen}/healthz" in text
+
+
+def test_the_image_installs_by_hashes_only() -> None:
+    text = IMAGE.read_text(encoding="utf-8")
+    installs = re.findall(r"pip install (.*)", text)
+    assert installs
+    assert all("--require-hashes" in each or "--no-deps --no-build-isolation" in each for each in installs)
+    locked = (ROOT / "requirements-ship.txt").read_text(encoding="utf-8")
+    (backend,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    assert f"\n{backend} \\\n    --hash=sha256:" in locked
+    assert (IMAGE.parent / "build.in").read_text(encoding="utf-8").strip() == backend
+    all_of_it = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    for pin in re.findall(r"^([a-z0-9._-]+==[^ ]+)", locked, re.MULTILINE):
+        assert pin == backend or f"\n{pin} " in all_of_it, "the versions that were tested"
+
+
+@pytest.mark.parametrize("file", sorted(SIDECAR.parent.glob("*.yaml")), ids=lambda file: file.name)
+def test_manifests_fit_the_schema_of_kubernetes(file: Path) -> None:
+    for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+        if document["kind"] == "StatefulSet":
+            # A patch: what the pods of the set have already.
+            document["spec"] |= {"selector": {"matchLabels": {"app": "cassandra"}}, "serviceName": "cassandra"}
+            document["spec"]["template"]["spec"]["containers"] = [{"name": "cassandra"}]
+        kubernetes_validate.validate(document, "1.29", strict=True)
+        (pod,) = [each for each in (document.get("spec", {}).get("template", {}).get("spec"),) if each] or [{}]
+        for container in [*pod.get("initContainers", []), *(c for c in pod.get("containers", []) if c["name"] != "cassandra")]:
+            security = container["securityContext"]
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert (security["runAsNonRoot"], security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (
+                True,
+                True,
+                False,
+            )
 
 
 def test_the_sidecar(documents: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +137,8 @@ def test_the_sidecar(documents: tuple[dict[str, Any], dict[str, Any]], tmp_path:
     node = load(file).node
     assert node is not None
     spec = patch["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
+    (container,) = spec["initContainers"]
+    assert container["restartPolicy"] == "Always", "a native sidecar"
     accepts(container["args"])
     (port,) = container["ports"]
     assert node.ship.listen == f"0.0.0.0:{port['containerPort']}"
