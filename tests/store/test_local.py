@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,36 @@ def test_objects_are_plain_files(store: LocalStore, root: Path) -> None:
     assert path.read_bytes() == b"hello"
     assert path.stat().st_mtime_ns == info.generation
     assert path.stat().st_nlink == 1
+
+
+def modes(root: Path) -> set[tuple[bool, int]]:
+    """Whether it is a folder, and its mode, of all that lies there."""
+    return {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [root, *root.rglob("*")]}
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_a_bucket_is_its_users_alone(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "bucket"
+    store = LocalStore(root)
+    store.put("cdc/c/x.log", b"secret")
+    store.copy("cdc/c/x.log", "cdc_archive/x.log")
+    assert modes(root) == {(True, 0o700), (False, 0o600)}
+
+
+@pytest.mark.usefixtures("usual_umask")
+@pytest.mark.parametrize("mode", [0o770, 0o750, 0o755])
+def test_a_bucket_whose_folder_was_made_before_keeps_its_mode(mode: int, root: Path) -> None:
+    root.mkdir(parents=True)
+    root.chmod(mode)
+    LocalStore(root).put("cdc/c/x.log", b"shared")
+    assert modes(root) == {(True, mode), (False, mode & 0o666)}
 
 
 def test_repair_by_hand(store: LocalStore, root: Path, tmp_path: Path) -> None:
@@ -127,8 +158,8 @@ def test_lost_notes_are_made_good(store: LocalStore, root: Path) -> None:
 def test_bytes_that_change_on_their_way_to_the_disk(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = local._write
 
-    def flip(path: Path, pieces: Any) -> tuple[int, int]:
-        told = real(path, pieces)
+    def flip(path: Path, pieces: Any, mode: int) -> tuple[int, int]:
+        told = real(path, pieces, mode)
         damaged = bytearray(path.read_bytes())
         damaged[0] ^= 1
         path.write_bytes(damaged)

@@ -9,6 +9,9 @@ mtime, so nothing is on record for it: its CRC32C is computed and its metadata i
 The read-back costs a second pass over every object. It is what a remote store does when it answers with its own checksum: the
 sender deletes its copy on the strength of that answer, so it has to come from the bytes that were kept, not from those that were sent.
 
+A bucket holds all keyspaces' data, so a root that is made here is its user's alone (0700). What is made below a root has the root's mode,
+whatever the umask: whoever shares a bucket among users makes its folder first, with the group and the mode that it is to have.
+
 One limit that a remote store does not have: one name cannot lie under another (`a` and `a/b`). All processes that write must run on
 one machine (flock). Knows nothing of segments or batches.
 """
@@ -21,6 +24,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -36,6 +40,7 @@ from writetime.store.keys import is_name, require_name
 
 _HIDDEN = ".writetime"
 _STRIPES = 64
+_PRIVATE = 0o700
 _TEMPORARY_IS_STALE_AFTER = 24 * 3600.0
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 _HINTS = {
@@ -92,7 +97,8 @@ class LocalStore:
         with _explained("write an object", name):
             self._require(name, target, if_generation)
             with self._temporary() as path:
-                size, crc = _write(path, iter((data,)) if isinstance(data, bytes) else _file_chunks(data))
+                pieces = iter((data,)) if isinstance(data, bytes) else _file_chunks(data)
+                size, crc = _write(path, pieces, self._file_mode())
                 _verify(path, name, size, crc)
                 return self._publish(path, target, ObjectInfo(name, size, 0, crc, _created(0), dict(metadata or {})), if_generation)
 
@@ -105,7 +111,7 @@ class LocalStore:
             self._require(target, path, if_generation)
             with self._temporary() as temporary:
                 file.seek(0)
-                size, crc = _write(temporary, chunks(file))
+                size, crc = _write(temporary, chunks(file), self._file_mode())
                 if (size, crc) != (info.size, info.crc32c):
                     raise ChecksumMismatch("the source is not what it was written as", operation="copy an object", obj=source)
                 _verify(temporary, target, size, crc)
@@ -159,8 +165,26 @@ class LocalStore:
 
     def _own(self, what: str) -> Path:
         folder = self._root / _HIDDEN / what
-        _make_folder(folder)
+        self._make_folder(folder)
         return folder
+
+    def _mode(self) -> int:
+        """Of the root, and so of all folders below it."""
+        return stat.S_IMODE(self._root.stat().st_mode) & 0o777
+
+    def _file_mode(self) -> int:
+        return self._mode() & 0o666
+
+    def _make_folder(self, folder: Path) -> None:
+        """Like mkdir -p, and each new entry is synced, so that a name survives a power cut together with its folders."""
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(_PRIVATE)
+            if folder != self._root and folder.is_relative_to(self._root):
+                folder.chmod(self._mode())
+        _sync_folder(folder.parent)
 
     def _meta(self, name: str, generation: int) -> Path:
         return self._root / _HIDDEN / "meta" / f"{name}.{generation}.json"
@@ -176,16 +200,16 @@ class LocalStore:
 
     def _info(self, name: str, file: BinaryIO) -> ObjectInfo | None:
         """Facts of an open file. None if it has been replaced and its notes went with it: look again."""
-        stat = os.fstat(file.fileno())
-        created = _created(stat.st_mtime_ns)
+        found = os.fstat(file.fileno())
+        created = _created(found.st_mtime_ns)
         try:
-            noted = json.loads(self._meta(name, stat.st_mtime_ns).read_bytes())
+            noted = json.loads(self._meta(name, found.st_mtime_ns).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
-            if _generation(self._path(name, "look up an object")) != stat.st_mtime_ns:
+            if _generation(self._path(name, "look up an object")) != found.st_mtime_ns:
                 return None
             crc, size = crc32c_of_stream(file)
-            return ObjectInfo(name, size, stat.st_mtime_ns, crc, created)
-        return ObjectInfo(name, stat.st_size, stat.st_mtime_ns, noted["crc32c"], created, noted["metadata"])
+            return ObjectInfo(name, size, found.st_mtime_ns, crc, created)
+        return ObjectInfo(name, found.st_size, found.st_mtime_ns, noted["crc32c"], created, noted["metadata"])
 
     # --- writing
 
@@ -204,9 +228,9 @@ class LocalStore:
             found = self._require(info.name, target, if_generation)
             generation = _set_generation(temporary, found)
             meta = self._meta(info.name, generation)
-            _make_folder(meta.parent)
-            _write_synced(meta, json.dumps({"crc32c": info.crc32c, "metadata": dict(info.metadata)}).encode())
-            _make_folder(target.parent)
+            self._make_folder(meta.parent)
+            _write_synced(meta, json.dumps({"crc32c": info.crc32c, "metadata": dict(info.metadata)}).encode(), self._file_mode())
+            self._make_folder(target.parent)
             try:
                 _name(temporary, target, only_if_absent=if_generation == 0)
             except FileExistsError as error:
@@ -233,7 +257,11 @@ class LocalStore:
     def _locked(self, name: str) -> Iterator[None]:
         """Among all processes, one writer at a time of the names that share a lock file."""
         stripe = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=2).digest(), "big") % _STRIPES
-        with (self._own("locks") / f"{stripe:02d}").open("ab") as file:
+        path = self._own("locks") / f"{stripe:02d}"
+        with path.open("ab") as file:
+            # Of another user's lock file the mode is that one's business.
+            with contextlib.suppress(PermissionError):
+                os.fchmod(file.fileno(), self._file_mode())
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -251,10 +279,10 @@ def _name(temporary: Path, target: Path, *, only_if_absent: bool) -> None:
 
 def _generation(path: Path) -> int | None:
     try:
-        stat = path.stat()
+        found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return None if path.is_dir() else stat.st_mtime_ns
+    return None if path.is_dir() else found.st_mtime_ns
 
 
 def _set_generation(path: Path, newer_than: int) -> int:
@@ -273,10 +301,11 @@ def _file_chunks(path: Path) -> Iterator[bytes]:
         yield from chunks(source)
 
 
-def _write(path: Path, pieces: Iterator[bytes]) -> tuple[int, int]:
-    """Write a new file and sync it; the size and CRC32C of what was taken in."""
+def _write(path: Path, pieces: Iterator[bytes], mode: int) -> tuple[int, int]:
+    """Write a new file of that mode and sync it; the size and CRC32C of what was taken in."""
     size = crc = 0
     with path.open("xb", buffering=0) as file:
+        os.fchmod(file.fileno(), mode)
         for piece in pieces:
             view = memoryview(piece)
             while view:
@@ -301,21 +330,13 @@ def _verify(path: Path, name: str, size: int, crc: int) -> None:
         )
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, data: bytes, mode: int) -> None:
     with path.open("wb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     _sync_folder(path.parent)
-
-
-def _make_folder(folder: Path) -> None:
-    """Like mkdir -p, and each new entry is synced, so that a name survives a power cut together with its folders."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
