@@ -23,7 +23,7 @@ from writetime.schema.model import Column, Schema, Table
 HOT = Table(
     "shop",
     "hot",
-    UUID("6cbda380-e583-11f1-817f-f173fd8e050e"),
+    UUID("8cbda380-e583-11f1-817f-f173fd8e050e"),
     {"p": Column("p", "partition_key", "int", 0), "v": Column("v", "regular", "blob", -1)},
     cdc=True,
 )
