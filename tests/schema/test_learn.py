@@ -358,7 +358,8 @@ def test_an_option_of_no_bytes_is_one_that_was_not_told(column: str) -> None:
     assert (table.flags, table.default_time_to_live, table.gc_grace_seconds) == (table.flags & TABLE.flags, 0, 864_000)
 
 
-def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
+def learner_of_churn() -> SchemaLearner:
+    """Of 800 tables of 20 columns, all of them dropped."""
     columns = {name: Column(name, "regular", "text") for name in map("c{}".format, range(19))}
     columns["p"] = Column("p", "partition_key", "int", 0)
     learner = SchemaLearner()
@@ -368,10 +369,31 @@ def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
         learner.apply(create_table(Table("k", name, UUID(int=1000 + number), columns, cdc=True), 1_000 + number))
         gone = 1_000_000 + number
         learner.apply(change("k", tables=[deleted_row((name,), gone)], columns=[deleted_row((name, each), gone) for each in columns]))
-    started = process_time()
-    tables = learner.schema().tables
-    assert process_time() - started < 0.6  # 0.1 s on a machine of its own; it was 19 s when every table looked at the rows of all
-    assert sum(table.dropped and len(table.columns) == 20 for table in tables.values()) == 800
+    return learner
+
+
+def seconds_to_learn(learner: SchemaLearner) -> float:
+    """CPU time; the best of three, as others use the machine too."""
+    found = []
+    for again in (SchemaLearner.from_json(learner.to_json()) for _ in range(3)):
+        started = process_time()
+        tables = again.schema().tables
+        found.append(process_time() - started)
+        assert sum(table.dropped and len(table.columns) == 20 for table in tables.values()) == 800
+    return min(found)
+
+
+def test_a_keyspace_with_much_churn_is_learnt_in_linear_time() -> None:
+    # 0.05 s on a machine of its own; it was 19 s when every table looked at the rows of all.
+    assert seconds_to_learn(learner_of_churn()) < 0.3
+
+
+def test_rows_with_equal_cells_and_other_deletions_are_not_taken_for_each_other() -> None:
+    """What was worked out for one column serves for another only if all that decides about it is the same."""
+    columns = {name: Column(name, "regular", "text") for name in ("gone", "stays", "back")} | {"p": Column("p", "partition_key", "int", 0)}
+    gone = change("k", columns=[deleted_row(("t", "gone"), T + 10), deleted_row(("t", "back"), T - 10)])
+    learner = learnt([create_keyspace("k", T - 20), create_table(Table("k", "t", ID, columns, cdc=True), T), gone])
+    assert learner.schema().tables[ID].columns.keys() == {"p", "stays", "back"}
 
 
 def test_which_tables_a_mutation_drops() -> None:

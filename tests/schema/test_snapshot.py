@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from tests.schema.examples import create_keyspace, create_table
+from tests.schema.test_learn import learner_of_churn, seconds_to_learn
 from writetime.errors import SchemaError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Column, DroppedColumn, Table, UserType
@@ -198,6 +199,14 @@ def test_a_drop_in_a_lost_segment_is_told_by_a_whole_snapshot() -> None:
     assert not told(whole(T + 10 * MINUTE, OTHER)).schema().tables[OTHER.id].dropped
     # What other snapshots lack later is no other end.
     assert told(whole(T + 10 * MINUTE, OTHER), whole(T + 20 * MINUTE, OTHER)).schema().tables[TABLE.id].dropped_at == T + 9 * MINUTE
+
+
+def test_very_many_whole_snapshots_of_a_keyspace_with_much_churn() -> None:
+    learner = learner_of_churn()
+    for number in range(100):
+        learner.apply_snapshot(whole(T + number * MINUTE, OTHER))
+    # 0.1 s; it was 2 s when each column was compared with each snapshot.
+    assert seconds_to_learn(learner) < 0.6
 
 
 def test_a_column_that_a_whole_snapshot_lacks_is_gone() -> None:

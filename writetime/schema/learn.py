@@ -54,6 +54,8 @@ _KINDS: Final[dict[str, ColumnKind]] = {
     "regular": "regular",
 }
 _FORMAT: Final = 1
+_NEVER: Final = 1 << 63
+"""Later than any timestamp (µs)."""
 DEFAULT_GC_GRACE_SECONDS: Final = 864_000
 _SETTLED: Final = 60_000_000
 """How long (µs) something must have been there before a snapshot that lacks it counts: clocks differ."""
@@ -66,11 +68,18 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _RowFacts:
-    """`seen`: in which whole snapshots it was (µs): the first and the last, by the row's writetime in them."""
+    """`seen`: in which whole snapshots it was (µs): the first and the last, by the row's writetime in them. Rows with the same cells, as
+    columns of one type have, share one set of them (`_shared`)."""
 
-    cells: set[Cell] = field(default_factory=set)
-    deletions: set[DeletionTime] = field(default_factory=set)
+    cells: frozenset[Cell] = frozenset()
+    deletions: frozenset[DeletionTime] = frozenset()
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, cells: Iterable[Cell], deletions: Iterable[DeletionTime]) -> bool:
+        """Take them in; whether one of them is new."""
+        before = len(self.cells), len(self.deletions)
+        self.cells, self.deletions = _shared(self.cells.union(cells)), _shared(self.deletions.union(deletions))
+        return (len(self.cells), len(self.deletions)) != before
 
     def saw(self, written: int, first: int, last: int) -> bool:
         """Take in that it was there from the one to the other; whether that is new."""
@@ -107,6 +116,10 @@ class _Facts:
     named: dict[bytes, list[Clustering]] = field(default_factory=dict)
     ranges: dict[bytes, list[RangeTombstone]] = field(default_factory=dict)
     wide: list[RangeTombstone] = field(default_factory=list)
+    values: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    """What `_View.row` has made of rows that say the same and that no range covers."""
+    missed: dict[tuple[Any, ...], list[DeletionTime]] = field(default_factory=dict)
+    """What whole snapshots say of rows, by where these were seen: the same of very many."""
 
     @classmethod
     def of(cls, facts: _PartitionFacts, wholes: Sequence[int]) -> _Facts:
@@ -131,7 +144,11 @@ class _Facts:
     def deletions_of(self, clustering: Clustering) -> Collection[DeletionTime]:
         """Deletions from outside the row that cover it."""
         if self.wholes and clustering in self.rows:
-            missed = (DeletionTime(at, at // 1_000_000) for at in self.rows[clustering].missed(self.wholes))
+            facts = self.rows[clustering]
+            seen = tuple(facts.seen.items())
+            missed = self.missed.get(seen)
+            if missed is None:
+                missed = self.missed[seen] = [DeletionTime(at, at // 1_000_000) for at in facts.missed(self.wholes)]
             return (*self._told(clustering), *missed)
         return self._told(clustering)
 
@@ -289,8 +306,9 @@ class SchemaLearner:
         new |= _add(facts.ranges, update.range_tombstones)
         for row in update.rows:
             of_row = facts.rows.setdefault(row.clustering or (), _RowFacts())
-            new |= _add(of_row.deletions, [row.deletion] if row.deletion is not None else [])
-            new |= _add(of_row.cells, (cell for cell in row.cells if cell.column in TRACKED[table]))
+            new |= of_row.add(
+                (cell for cell in row.cells if cell.column in TRACKED[table]), () if row.deletion is None else (row.deletion,)
+            )
         if new:
             self._learnt.pop(keyspace, None)
         return new
@@ -302,8 +320,7 @@ class SchemaLearner:
             facts.ranges |= more.ranges
             for clustering, row in more.rows.items():
                 of_row = facts.rows.setdefault(clustering, _RowFacts())
-                of_row.cells |= row.cells
-                of_row.deletions |= row.deletions
+                of_row.add(row.cells, row.deletions)
                 for written, (first, last) in row.seen.items():
                     of_row.saw(written, first, last)
         self._wholes = set(sorted(self._wholes | other._wholes)[-_WHOLES:])
@@ -316,6 +333,12 @@ class SchemaLearner:
             facts = {table: _Facts.of(self._facts.get((table, keyspace), _PartitionFacts()), wholes) for table in TRACKED}
             learnt = self._learnt[keyspace] = _learn(keyspace, facts)
         return learnt
+
+
+@lru_cache(maxsize=65_536)
+def _shared(facts: frozenset[_T]) -> frozenset[_T]:
+    """The same object for equal sets."""
+    return facts
 
 
 def _add(known: set[_T], more: Iterable[_T]) -> bool:
@@ -351,19 +374,16 @@ class _View:
         facts = partition.rows.get(clustering)
         if facts is None:
             return {}
-        floor, bound = self.floor, self.bound
-        for deletion in (*facts.deletions, *partition.deletions_of(clustering)):
-            if floor < deletion.marked_for_delete_at and (bound is None or deletion.marked_for_delete_at < bound):
-                floor = deletion.marked_for_delete_at
-        cells = [cell for cell in facts.cells if floor < cell.timestamp and (bound is None or cell.timestamp <= bound)]
-        settled = {cell.column: cell for cell in cells}
-        if len(settled) < len(cells):
-            settled = {cell.column: cell for cell in settle_row(Row(clustering, cells=tuple(cells))).cells}
-        return {
-            name: _decoded(table, name, cell.value)
-            for name, cell in settled.items()
-            if cell.value and (cell.ttl or cell.local_deletion_time == NO_DELETION_TIME)
-        }
+        bound = _NEVER if self.bound is None else self.bound
+        if partition.ranges or partition.wide:
+            return _values(table, facts.cells, (*facts.deletions, *partition.deletions_of(clustering)), self.floor, bound)
+        # A keyspace with much churn has tens of thousands of rows, many of which say the same.
+        key = id(facts.cells), id(facts.deletions), self.floor, bound, tuple(facts.seen.items())
+        values = partition.values.get(key)
+        if values is None:
+            deletions = (*facts.deletions, *partition.deletions_of(clustering))
+            values = partition.values[key] = _values(table, facts.cells, deletions, self.floor, bound)
+        return values
 
     def told_at(self, table: str, clustering: tuple[str, ...]) -> int:
         """When a row that is there was last said anything of (µs)."""
@@ -534,12 +554,14 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
     column, but not that the old name is gone (AlterTableStatement.RenameColumns; nothing but a key's column can be renamed)."""
     found: dict[str, Column] = {}
     places: dict[tuple[ColumnKind, int], tuple[int, str]] = {}
-    for ck, values in view.rows("columns", clustering):
+    for ck in view.facts["columns"].with_prefix(clustering):
+        values = view.row("columns", ck)
         if "kind" not in values or "type" not in values:
             continue
-        column = found[ck[1]] = _column(ck[1], values["kind"], values["type"], values.get("position", -1), values.get("clustering_order"))
+        name = _part(ck[1])
+        column = found[name] = _column(name, values["kind"], values["type"], values.get("position", -1), values.get("clustering_order"))
         if column.position >= 0:
-            told = view.told_at("columns", ck), column.name
+            told = view.told_at("columns", (_part(ck[0]), name)), name
             place = column.kind, column.position
             if place in places:
                 del found[min(told, places[place])[1]]
@@ -621,6 +643,21 @@ def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple
     return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds), dropped)}
 
 
+def _values(table: str, cells: Iterable[Cell], deletions: Iterable[DeletionTime], floor: int, bound: int) -> dict[str, Any]:
+    """The values of the cells that are alive: of those after `floor` up to `bound`, given the deletions before it (µs)."""
+    for deletion in deletions:
+        if floor < deletion.marked_for_delete_at < bound:
+            floor = deletion.marked_for_delete_at
+    told = [cell for cell in cells if floor < cell.timestamp <= bound]
+    if len({cell.column for cell in told}) < len(told):
+        told = list(settle_row(Row((), cells=tuple(told))).cells)
+    return {
+        cell.column: _decoded(table, cell.column, cell.value)
+        for cell in told
+        if cell.value and (cell.ttl or cell.local_deletion_time == NO_DELETION_TIME)
+    }
+
+
 def _value(table: str, cell: Cell) -> Any:
     return _decoded(table, cell.column, cell.value)
 
@@ -633,7 +670,12 @@ def _decoded(table: str, column: str, value: bytes) -> Any:
 
 
 def _text(clustering: Clustering) -> tuple[str, ...]:
-    return tuple([(value or b"").decode("utf-8", "surrogateescape") for value in clustering])
+    return tuple([_part(value) for value in clustering])
+
+
+@lru_cache(maxsize=16_384)
+def _part(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "surrogateescape")
 
 
 def _covers(tombstone: RangeTombstone, clustering: Clustering) -> bool:
@@ -684,8 +726,8 @@ def _partition_from_json(document: Mapping[str, Any]) -> _PartitionFacts:
         ranges={_range_from_json(*tombstone) for tombstone in document["ranges"]},
         rows={
             _unhex_all(row["ck"]): _RowFacts(
-                cells={_cell_from_json(*cell) for cell in row["cells"]},
-                deletions=_deletions_from_json(row["deletions"]),
+                cells=_shared(frozenset(_cell_from_json(*cell) for cell in row["cells"])),
+                deletions=_shared(frozenset(_deletions_from_json(row["deletions"]))),
                 seen={written: (first, last) for written, first, last in row.get("seen", ())},
             )
             for row in document["rows"]
@@ -697,6 +739,7 @@ def _cell_to_json(cell: Cell) -> list[Any]:
     return [cell.column, cell.timestamp, cell.value.hex(), cell.ttl, _time(cell.local_deletion_time)]
 
 
+@lru_cache(maxsize=65_536)
 def _cell_from_json(column: str, timestamp: int, value: str, ttl: int, time: int | None) -> Cell:
     return Cell(column, timestamp, bytes.fromhex(value), None, ttl, _untime(time))
 
@@ -712,7 +755,7 @@ def _range_from_json(start: list[Any], end: list[Any], deletion: list[int | None
     return RangeTombstone(bounds[0], bounds[1], by)
 
 
-def _deletions_to_json(deletions: set[DeletionTime]) -> list[list[int | None]]:
+def _deletions_to_json(deletions: Collection[DeletionTime]) -> list[list[int | None]]:
     return sorted([[d.marked_for_delete_at, _time(d.local_deletion_time)] for d in deletions], key=str)
 
 
