@@ -15,9 +15,10 @@ What is no captured table's update passes through, as counts or with its bytes: 
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from spark_jobs.checks import Checks
 from spark_jobs.runs import by_shard, fixed, lengths, record_keys, starts, whole
 from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.sound import Values, sound, sound_contexts, sound_elements, sound_keys
+from writetime import frame_ranges
 from writetime.batch.truncations import Cuts, Verdict
 from writetime.commitlog import cells
 from writetime.commitlog.encode import encode_update
@@ -37,7 +39,7 @@ from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.mutation import column_name, decode_mutation
 from writetime.commitlog.segment import Frame
 from writetime.cql.ordered import HEAD, record_key
-from writetime.errors import DecodeError
+from writetime.errors import DecodeError, WritetimeError
 from writetime.join import bulk, flat
 from writetime.join.flat import Engine
 from writetime.join.partition import max_timestamp
@@ -58,7 +60,7 @@ ITEMS: Final = pa.schema(
         ("parts", pa.int32()),  # how many items the update has become
         ("updates", pa.int64()),  # of what is no item: how many updates it stands for, all copies counted
         ("copies", COPIES),
-        ("item", pa.binary()),  # flat row; of a head, the encoded update; of what is quarantined the mutation; undecided: the key
+        ("item", pa.binary()),  # flat row; of a head, the encoded update; of what is quarantined the mutation or places; undecided: the key
         ("detail", pa.string()),  # JSON: of what is quarantined the reason, of an account its counts
     ]
 )
@@ -104,6 +106,15 @@ def _passed(row: dict[str, Any]) -> dict[str, Any]:
     return {**_NOTHING, **same, "updates": updates, "item": row["body"]}
 
 
+@dataclass(slots=True)
+class _Refused:
+    """Frames of a segment that cannot be used for one kind of reason, beyond those that are passed on whole."""
+
+    message: str
+    updates: int = 0
+    positions: array[int] = field(default_factory=lambda: array("q"))
+
+
 class _Explosion:
     """One shard's part of a batch."""
 
@@ -114,6 +125,8 @@ class _Explosion:
         self.checks = Checks(plan.schema, self.table.id)
         self.purged = plan.cuts.purged(table_id)
         self.counts: Counter[str] = Counter()
+        self.brought = 0
+        self.refused: dict[tuple[int, str], _Refused] = {}
 
     def run(self, batches: Batches) -> Batches:
         for rows in _chunks(batch.filter(pc.equal(batch["kind"], "update")) for batch in batches):
@@ -121,19 +134,22 @@ class _Explosion:
             versions = np.array(self.plan.versions)[_first_segments(mutations["copies"])]
             for version in np.unique(versions).tolist():
                 yield from self._chunk(mutations.take(pa.array(np.flatnonzero(versions == version))), version)
-        yield from chunked([self._out("account", detail=json.dumps(dict(self.counts)))], ITEMS)
+        yield from chunked([*self._places(), self._out("account", detail=json.dumps(dict(self.counts)))], ITEMS)
 
     def _chunk(self, mutations: Any, version: int) -> Batches:
         """Items of mutations of one version: by the column where that will do, else one by one."""
         slow = np.ones(mutations.num_rows, bool)
+        errors: dict[int, WritetimeError] = {}
         if self.plan.engine != "python" and self.purged is None:
             slow[:] = False
             bodies = Bodies.of(mutations["body"])
             for decoded in cells.decode(bodies.image, bodies.frames, self.plan.schema, version=version, engine=self.plan.engine):
+                errors |= {failure.frame.position: failure.error for failure in decoded.failures}
                 slow[[failure.frame.position for failure in decoded.failures]] = True
                 yield from self._columns(mutations, decoded, slow)
-        rest = mutations.take(pa.array(np.flatnonzero(slow))).to_pylist()
-        yield from chunked((item for mutation in rest for item in self._mutation(mutation, version)), ITEMS)
+        rest = np.flatnonzero(slow)
+        given = zip(rest.tolist(), mutations.take(pa.array(rest)).to_pylist(), strict=True)
+        yield from chunked((item for at, mutation in given for item in self._mutation(mutation, version, errors.get(at))), ITEMS)
 
     # --- by the column ----------------------------------------------------------------------------------------------------------------
 
@@ -268,17 +284,19 @@ class _Explosion:
 
     # --- one by one -------------------------------------------------------------------------------------------------------------------
 
-    def _mutation(self, mutation: dict[str, Any], version: int) -> Iterator[dict[str, Any]]:
-        """The items of one mutation's updates, one by one."""
+    def _mutation(self, mutation: dict[str, Any], version: int, error: WritetimeError | None) -> Iterator[dict[str, Any]]:
+        """The items of one mutation's updates, one by one. `error`: why it cannot be decoded, if that is known."""
         copies, digest = mutation["copies"], mutation["digest"]
         total = len(copies) * mutation["updates"]
+        if isinstance(error, DecodeError):
+            yield from self._refuse(mutation, type(error).__name__, str(error))
+            return
         try:
             decoded = decode_mutation(mutation["body"], self.plan.schema, version=version)
             updates = [(ordinal, update) for ordinal, update in enumerate(decoded.updates) if update.table_id == self.table.id]
             items = [list(self._items(update, digest + ordinal.to_bytes(4, "big"), copies)) for ordinal, update in updates]
-        except DecodeError as error:
-            detail = {"kind": type(error).__name__, "message": str(error), "table_id": str(self.table.id)}
-            yield self._out("quarantined", copies=copies, updates=total, item=mutation["body"], detail=json.dumps(detail))
+        except DecodeError as reason:
+            yield from self._refuse(mutation, type(reason).__name__, str(reason))
             return
         self.counts["duplicate"] += total - len(items)
         for (_, update), of_update in zip(updates, items, strict=True):
@@ -293,6 +311,29 @@ class _Explosion:
                 yield from of_update
                 if verdict == "undecided":
                     yield from (self._out("undecided", item=item["pk"] + item["row"]) for item in of_update)
+
+    def _refuse(self, mutation: dict[str, Any], kind: str, message: str) -> Iterator[dict[str, Any]]:
+        """A mutation that cannot be used: the first ones of a shard go on as they are. Of a table that is written to all the time, and of
+        which a column is unknown, all of them would not fit through the driver: of the others there are places only."""
+        body, copies, updates = mutation["body"], mutation["copies"], mutation["updates"]
+        if self.brought < frame_ranges.NAMED and len(body) <= frame_ranges.BROUGHT:
+            self.brought += 1
+            yield self._out("quarantined", copies=copies, updates=len(copies) * updates, item=body, detail=self._detail(kind, message))
+            return
+        for copy in copies:
+            refused = self.refused.setdefault((copy["segment"], kind), _Refused(message))
+            refused.updates += updates
+            refused.positions.append(copy["position"])
+
+    def _places(self) -> Iterator[dict[str, Any]]:
+        for (segment, kind), refused in sorted(self.refused.items()):
+            positions = sorted(refused.positions)
+            about = {"copies": [{"segment": segment, "position": positions[0]}], "item": frame_ranges.places(positions)}
+            detail = self._detail(kind, refused.message, places=len(positions))
+            yield self._out("quarantined", **about, updates=refused.updates, detail=detail)
+
+    def _detail(self, kind: str, message: str, **more: int) -> str:
+        return json.dumps({"kind": kind, "message": message, "table_id": str(self.table.id), **more})
 
     def _verdict(self, copies: list[dict[str, int]], ts: int) -> Verdict:
         """Whether a TRUNCATE took an update; counts those of which the nodes' records do not say."""

@@ -35,7 +35,7 @@ from spark_jobs.ending import ends_telling
 from spark_jobs.events import EventPlan, of_no_row, typed
 from spark_jobs.explode import ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
-from spark_jobs.keeping import Keeping
+from spark_jobs.keeping import KEPT, Keeping, Wanted, keeper
 from spark_jobs.maintain import maintain
 from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
 from spark_jobs.pages import PAGES
@@ -522,10 +522,10 @@ class Batch:
         for number, position, body, text in self._bad_ranges(surveyed, folded):
             detail = json.loads(text)
             if detail["kind"] == "torn_tail" and self.manifest.segments[number].ending == "after-crash":
-                torn[number] += len(body)
+                torn[number] += detail["size"]
             else:
                 keeping.add(number, position, body, detail)
-        problems = keeping.finish()
+        problems = keeping.finish(self._keep)
         for index, segment in enumerate(self.manifest.segments):
             found = sorted(problems.get(index, ()), key=lambda p: (p.position, p.size, p.kind, p.message))
             taken = {name: counts[index][name] for name in ("frames", "updates", "mark", "skipped", "differs") if name in counts[index]}
@@ -537,17 +537,35 @@ class Batch:
                 log.error("does not begin with what its parts held", object=segment.object, batch=self.manifest.number)
             self.outcomes[index] = outcome
 
-    def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes, str]]:
-        for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").distinct().toLocalIterator():
-            yield row.segment, row.position, bytes(row.body), row.detail
+    def _keep(self, wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
+        """Have workers read these segments again, and put into quarantine what did not come along."""
+        segments = pinned.as_pinned(self.segments, self.absent)
+        members = [some for group in groups(segments) if (some := [index for index in group if index in wanted])]
+        keep = keeper(wanted, self.config.bucket, self.config.cluster.commitlog_keystore, puts=self.manifest.namespace is None)
+        rows = [row.asDict() for row in tasks(self.spark, segments, members, keep, KEPT).collect()]
+        # Notes have authority, and that took a while.
+        self._expect_open()
+        if lacking := [row for row in rows if not row["frames"]]:
+            raise BatchError(
+                f"frames up to position {lacking[0]['last']} are not there any more",
+                operation="keep what could not be used",
+                obj=segments[lacking[0]["segment"]].object,
+                position=lacking[0]["position"],
+                hint="Put the segment back, then run the batch again.",
+            )
+        return rows
+
+    def _bad_ranges(self, surveyed: DataFrame, folded: DataFrame) -> Iterator[tuple[int, int, bytes | None, str]]:
+        for row in surveyed.filter("kind = 'problem'").select("segment", "position", "body", "detail").toLocalIterator():
+            yield row.segment, row.position, None if row.body is None else bytes(row.body), row.detail
         if not any(count.get("quarantined") for count in self.accounts.values()):
             return
         refused = folded.filter("kind = 'quarantined'")
-        for row in refused.select("copies", "state", "detail").distinct().toLocalIterator():
+        for row in refused.select("copies", "state", "detail").toLocalIterator():
             for copy in row.copies:
                 # What is read again was noted by the batch that it came with.
                 if copy.segment < len(self.manifest.segments):
-                    yield copy.segment, copy.position, bytes(row.state), row.detail
+                    yield copy.segment, copy.position, None if row.state is None else bytes(row.state), row.detail
 
     def _settle(self, segment: SegmentInput, problems: list[Problem]) -> list[Settled]:
         """The pieces of earlier batches that this one could use; their notes say so from now on."""

@@ -61,7 +61,7 @@ SURVEY = pa.schema(
         ("kind", pa.string()),  # problem | done | schema | local
         ("segment", pa.int32()),  # index into the manifest's segments
         ("position", pa.int64()),  # where the frame ends, or the damaged range begins
-        ("body", pa.binary()),  # the mutation, or the damaged bytes
+        ("body", pa.binary()),  # the mutation, or the damaged bytes; null if these are more than `frame_ranges.BROUGHT`
         ("detail", pa.string()),  # JSON: of a problem its kind, size and message; of `done` the counts
     ]
 )
@@ -83,11 +83,12 @@ ROUTED = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""`update`: a distinct mutation of a task each, and each captured table in it; `copies` says where it stands, ascending, `updates` how
-many of its updates are the table's, in each copy. `quarantined`: one frame each, and each table in it that is not to be had. `not_ours`:
-the number of `updates` of a table in a task, all copies counted. Of those before, but counted apart where they were read, for each table:
-`reread`, how many `updates` come from segments of an earlier batch, and `parsed`, of this batch's, how many from frames that had to be
-parsed."""
+"""`update`: a distinct mutation of a task each, and each captured table in it; `copies` says where it stands, ascending,
+`updates` how many of its updates are the table's, in each copy. `quarantined`: one frame each, and each table in it that is
+not to be had, without its body but with its `size` in the detail if that is more than `frame_ranges.BROUGHT`; or many frames
+(`frames`), whose bytes are put already. `not_ours`: the number of `updates` of a table in a task, all copies counted. Of those
+before, but counted apart where they were read, for each table: `reread`, how many `updates` come from segments of an earlier
+batch, and `parsed`, of this batch's, how many from frames that had to be parsed."""
 
 GROUP_BYTES = 128 << 20
 """Bytes of segments that one task reads, unless one alone has more."""
@@ -214,7 +215,7 @@ class _Frames(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
     number: int
     image: bytes
     frames: _Frames
@@ -231,8 +232,19 @@ class _Segment:
         offset = int(self.frames.key_offset[at])
         return self.image[offset : offset + int(self.frames.key_length[at])]
 
+    def put_together(self, indexes: Sequence[int], obj: str, store: Store | None) -> Iterator[tuple[range, int]]:
+        """Put these frames into quarantine, many in a piece: which of the indexes each piece has, and its bytes. Without a store they are
+        only counted. Names and bytes follow from the frames, so putting them again changes nothing; without a note they say nothing."""
+        ref = names.SegmentRef.from_object(obj)
+        for start, end in frame_ranges.runs(self.frames.length[list(indexes)].tolist()):
+            some = indexes[start:end]
+            body = frame_ranges.pack(map(self.body, some)) if len(some) > 1 else self.body(some[0])
+            if store is not None:
+                store.put(f"{ref.quarantined(int(self.frames.position[some[0]]), len(body), len(some))}.bin", body)
+            yield range(start, end), len(body)
 
-class _Reader:
+
+class Reader:
     """Opens the segments of a task's rows."""
 
     def __init__(self, bucket_url: str, keystore: Path | None) -> None:
@@ -244,7 +256,7 @@ class _Reader:
             for row in batch.to_pylist():
                 yield row["segments"]
 
-    def open(self, place: dict[str, Any]) -> _Segment:
+    def open(self, place: dict[str, Any]) -> Segment:
         number, tail = place["segment"], place["tail"] and Tail.model_validate_json(place["tail"])
         try:
             read = self._read(place, tail) if tail else _Read(content(self.store, place))
@@ -308,13 +320,13 @@ def _stuck(tail: Tail) -> dict[str, Any]:
     return {"mark": (tail.after or Mark()).model_copy(update={"logical": None, "sound": False}).model_dump()} if tail.parts else {}
 
 
-def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> _Segment:
+def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError, taken: dict[str, Any]) -> Segment:
     nothing = np.zeros(0, np.int64)
     problems = [_problem(number, kind, 0, buffer, str(error))]
-    return _Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, problems, taken)
+    return Segment(number, b"", _Frames(*(nothing for _ in _Frames._fields)), [], 0, problems, taken)
 
 
-def _segment(number: int, found: Scan, read: _Read) -> _Segment:
+def _segment(number: int, found: Scan, read: _Read) -> Segment:
     frames, ids, refused = _peeked(found)
     problems = [
         _problem(number, type(error).__name__, found.frames[at].position, found.body(found.frames[at]), str(error)) for at, error in refused
@@ -324,7 +336,7 @@ def _segment(number: int, found: Scan, read: _Read) -> _Segment:
     tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
     codes = tables.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     known = [UUID(bytes=table_id) for table_id in tables.dictionary.to_pylist()]
-    return _Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems, read.taken(found))
+    return Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems, read.taken(found))
 
 
 def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[tuple[int, DecodeError]]]:
@@ -384,7 +396,7 @@ def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches
     """SEGMENTS -> SURVEY. `keystore` is a file on the worker, whose environment has the password: neither key nor password travels."""
 
     def survey_batches(batches: Batches) -> Batches:
-        reader = _Reader(bucket_url, keystore)
+        reader = Reader(bucket_url, keystore)
         for places in reader.segments(batches):
             for place in places:
                 yield from chunked(_survey(reader.open(place)), SURVEY)
@@ -392,8 +404,10 @@ def surveyor(bucket_url: str, keystore: Path | None = None) -> Callable[[Batches
     return survey_batches
 
 
-def _survey(segment: _Segment) -> Iterator[dict[str, Any]]:
-    yield from segment.problems
+def _survey(segment: Segment) -> Iterator[dict[str, Any]]:
+    for problem in segment.problems:
+        # A segment that cannot be read at all, for want of a key say, is one damaged range: all of it would not fit through the driver.
+        yield problem if len(problem["body"]) <= frame_ranges.BROUGHT else problem | {"body": None}
     frames = segment.frames
     teaching = {code: kind for code, table_id in enumerate(segment.tables) if (kind := _teaches(table_id))}
     for at in np.flatnonzero(np.isin(frames.table, list(teaching))).tolist():
@@ -416,6 +430,7 @@ def _teaches(table_id: UUID) -> str | None:
 
 
 def _problem(segment: int, kind: str, position: int, body: bytes, message: str) -> dict[str, Any]:
+    """With its bytes, whatever their number: see `_survey`."""
     return _surveyed("problem", segment, position, body, json.dumps({"kind": kind, "size": len(body), "message": message}))
 
 
@@ -430,7 +445,7 @@ def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: 
     """SEGMENTS -> ROUTED. `keystore` as for `surveyor`."""
 
     def route_batches(batches: Batches) -> Batches:
-        reader = _Reader(bucket_url, keystore)
+        reader = Reader(bucket_url, keystore)
         for places in reader.segments(batches):
             task = _Task(routes, only or {}, reader.store)
             for place in places:
@@ -443,7 +458,7 @@ def router(routes: Routes, bucket_url: str, keystore: Path | None = None, only: 
     return route_batches
 
 
-def _not_read_again(segment: _Segment, place: dict[str, Any]) -> BatchError:
+def _not_read_again(segment: Segment, place: dict[str, Any]) -> BatchError:
     """An earlier batch could read it: without its frames a table would lack rows, and nobody would be told."""
     reason = json.loads(segment.problems[0]["detail"])["message"]
     return BatchError(
@@ -452,6 +467,10 @@ def _not_read_again(segment: _Segment, place: dict[str, Any]) -> BatchError:
         obj=place["object"],
         hint="Put it back, or give workers what they need to read it, then run the batch again.",
     )
+
+
+_Bad = tuple[int, int, str]
+"""A frame that cannot be used: its index in the segment, how many of its updates are the table's, and why."""
 
 
 class _Task:
@@ -468,9 +487,9 @@ class _Task:
         self.parsed: Counter[UUID] = Counter()
         self.reread: Counter[UUID] = Counter()
         self.quarantined: list[dict[str, Any]] = []
-        self._bad: dict[tuple[UUID, str], list[tuple[int, int]]] = {}
+        self._bad: dict[tuple[UUID, str], list[_Bad]] = {}
 
-    def take(self, segment: _Segment, obj: str) -> None:
+    def take(self, segment: Segment, obj: str) -> None:
         """Take in the next segment, of that object; they come in the order of their numbers."""
         frames = segment.frames
         wanted = np.ones(len(frames.table), bool)
@@ -489,12 +508,12 @@ class _Task:
         self._keep_bad(segment, obj, kept=self.routes.keeps and only is None)
 
     @staticmethod
-    def _of(segment: _Segment, is_it: Callable[[UUID], bool]) -> npt.NDArray[np.bool_]:
+    def _of(segment: Segment, is_it: Callable[[UUID], bool]) -> npt.NDArray[np.bool_]:
         """Which frames have a first table of that kind."""
         kinds = np.array([is_it(table_id) for table_id in segment.tables], bool)
         return kinds[segment.frames.table]
 
-    def _take_single(self, segment: _Segment, wanted: npt.NDArray[np.bool_]) -> None:
+    def _take_single(self, segment: Segment, wanted: npt.NDArray[np.bool_]) -> None:
         """Frames with one update."""
         frames = segment.frames
         captured = wanted & self._of(segment, lambda table_id: table_id in self.codes and table_id not in self.routes.refused)
@@ -516,7 +535,7 @@ class _Task:
         name = str(table_id)
         return _detail(UnknownTable("no schema is known for this table id", operation="route a frame", obj=name, table_id=name), table_id)
 
-    def _take_parsed(self, segment: _Segment, at: Ints, only: frozenset[UUID] | None) -> None:
+    def _take_parsed(self, segment: Segment, at: Ints, only: frozenset[UUID] | None) -> None:
         """Frames whose tables show when they are parsed."""
         keys: list[bytes] = []
         entries: list[tuple[int, int, int]] = []
@@ -543,7 +562,7 @@ class _Task:
         columns = np.array(entries, np.int64).reshape(-1, 3)
         self._keep(segment, columns[:, 0], columns[:, 1], columns[:, 2], keys)
 
-    def _parse(self, segment: _Segment, at: Ints) -> Iterator[tuple[int, dict[UUID, int] | WritetimeError]]:
+    def _parse(self, segment: Segment, at: Ints) -> Iterator[tuple[int, dict[UUID, int] | WritetimeError]]:
         """By index of a frame its tables with the number of their updates, in their order, or why there are none."""
         frames = segment.frames
         places = [
@@ -567,45 +586,44 @@ class _Task:
 
     def _refuse(self, frames: Iterable[tuple[int, int]], table_id: UUID, detail: dict[str, str]) -> None:
         """Frames of the segment that is being taken in, by index with the number of their updates of that table."""
-        self._bad.setdefault((table_id, json.dumps(detail)), []).extend(frames)
+        bad = self._bad.setdefault((table_id, json.dumps(detail | {"message": ""})), [])
+        bad.extend((index, updates, detail["message"]) for index, updates in frames)
 
-    def _keep_bad(self, segment: _Segment, obj: str, *, kept: bool) -> None:
-        """Frames that cannot be used, each as a row with its bytes. Of a table that has many in the segment, many in a row; their bytes are
-        put from here: all of a hot table would not fit through the driver. Without the note that the driver writes they say nothing."""
+    def _keep_bad(self, segment: Segment, obj: str, *, kept: bool) -> None:
+        """Frames that cannot be used, each as a row. Of a table that has many in the segment, many are in a row and their bytes
+        are put from here: all of a hot table would not fit through the driver."""
         for (table_id, text), frames in self._bad.items():
-            found = sorted(frames)
-            indexes = [index for index, _ in found]
-            together = [(at, at + 1) for at in range(len(found))]
-            if len(found) > frame_ranges.NAMED:
-                together = list(frame_ranges.runs(segment.frames.length[indexes].tolist()))
-            for start, end in together:
-                first = segment.frames.position[indexes[start]]
-                body, detail = segment.body(indexes[start]), text
-                if end - start > 1:
-                    body = frame_ranges.pack(map(segment.body, indexes[start:end]))
-                    last = int(segment.frames.position[indexes[end - 1]])
-                    detail = json.dumps(json.loads(text) | {"frames": end - start, "last": last, "size": len(body)})
-                    if kept:
-                        stem = names.SegmentRef.from_object(obj).quarantined(int(first), len(body), end - start)
-                        self.store.put(f"{stem}.bin", body)
-                    body = b""
-                row = self._row("quarantined", table_id, sum(number for _, number in found[start:end]))
-                copies = [{"segment": segment.number, "position": int(first)}]
-                self.quarantined.append(row | {"key": segment.key(indexes[start]), "copies": copies, "body": body, "detail": detail})
+            frames.sort()
+            found = self._together(segment, frames, obj, kept=kept) if len(frames) > frame_ranges.NAMED else _apart(segment, frames)
+            for some, body, about in found:
+                row = self._row("quarantined", table_id, sum(updates for _, updates, _ in some))
+                first = some[0][0]
+                copies = [{"segment": segment.number, "position": int(segment.frames.position[first])}]
+                detail = json.dumps(json.loads(text) | about)
+                self.quarantined.append(row | {"key": segment.key(first), "copies": copies, "body": body, "detail": detail})
         self._bad.clear()
+
+    def _together(
+        self, segment: Segment, frames: list[_Bad], obj: str, *, kept: bool
+    ) -> Iterator[tuple[list[_Bad], bytes, dict[str, Any]]]:
+        for at, size in segment.put_together([index for index, *_ in frames], obj, self.store if kept else None):
+            some = frames[at.start : at.stop]
+            last = int(segment.frames.position[some[-1][0]])
+            about = {"message": frame_ranges.message([message for *_, message in some]), "frames": len(some), "last": last, "size": size}
+            yield some, b"", about
 
     def _row(self, kind: str, table_id: UUID, updates: int) -> dict[str, Any]:
         about = {"kind": kind, "table": self.routes.name(table_id), "table_id": table_id.bytes, "updates": updates}
         return dict.fromkeys(ROUTED.names) | about
 
     @staticmethod
-    def _digests(segment: _Segment, at: Ints) -> list[bytes]:
+    def _digests(segment: Segment, at: Ints) -> list[bytes]:
         image = memoryview(segment.image)
         starts = segment.frames.offset[at]
         ends = starts + segment.frames.length[at]
         return [_digest(image[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def _keep(self, segment: _Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> None:
+    def _keep(self, segment: Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> None:
         """Note the places of captured mutations, and take over those that are new. A key begins with the digest."""
         known, before = self.ordinals, len(self.ordinals)
         ordinals = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
@@ -618,7 +636,7 @@ class _Task:
             some = new[start:end]
             self.fresh.append(self._columns(segment, at[some], tables[some], updates[some], [keys[i] for i in some.tolist()]))
 
-    def _columns(self, segment: _Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> list[Any]:
+    def _columns(self, segment: Segment, at: Ints, tables: Ints, updates: Ints, keys: list[bytes]) -> list[Any]:
         """The columns of ROUTED but `copies`."""
         frames, size = segment.frames, len(at)
         key_values = _slices(segment.image, frames.key_offset[at], frames.key_length[at])
@@ -665,6 +683,13 @@ class _Task:
 
 
 _NOTHING: tuple[Ints, Ints, Ints] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _apart(segment: Segment, frames: list[_Bad]) -> Iterator[tuple[list[_Bad], bytes | None, dict[str, Any]]]:
+    for frame in frames:
+        body = segment.body(frame[0])
+        brought = len(body) <= frame_ranges.BROUGHT
+        yield [frame], body if brought else None, {"message": frame[2]} | ({} if brought else {"size": len(body)})
 
 
 def _digest(body: bytes | memoryview) -> bytes:

@@ -11,6 +11,8 @@ makes ledger and seal grow with them; so of a table that has many, those of a se
 from __future__ import annotations
 
 import struct
+import zlib
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -18,6 +20,8 @@ LARGEST: Final = 4 << 20
 """Bytes of a piece that holds more than one frame."""
 NAMED: Final = 100
 """Frames of a kind of problem and a table that are pieces of their own: of a segment where there are more, and of a batch."""
+BROUGHT: Final = 4 << 10
+"""Bytes of a frame, or of a damaged range, that go through Spark to the driver. Longer ones are put by workers."""
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -49,3 +53,27 @@ def runs(sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
         total += size + _LENGTH.size
     if end > start:
         yield start, end
+
+
+def places(positions: Iterable[int]) -> bytes:
+    """Positions of frames, ascending, in little room: their distances, compressed. Two bytes a frame or so."""
+    distances, before = array("q"), 0
+    for position in positions:
+        distances.append(position - before)
+        before = position
+    return zlib.compress(distances.tobytes(), 1)
+
+
+def placed(data: bytes) -> list[int]:
+    """Inverse of `places`, on a machine of the same byte order."""
+    distances, position, found = array("q", zlib.decompress(data)), 0, []
+    for distance in distances:
+        position += distance
+        found.append(position)
+    return found
+
+
+def message(messages: Iterable[str]) -> str:
+    """Why frames that are kept together cannot be used: what is said of the first of them. Where in a frame differs mostly."""
+    reasons = list(dict.fromkeys(messages))
+    return reasons[0] if len(reasons) == 1 else f"{reasons[0]} (the first of {len(reasons)} messages)"

@@ -1,20 +1,27 @@
-"""A table of which nothing is known, with very many frames: kept by range, settled by range. Real Spark and Iceberg."""
+"""A table of which nothing or not enough is known, with very many frames: kept by range, settled by range. Real Spark and Iceberg."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_jobs import ingest
+from spark_jobs.keeping import KEPT
 from tests.schema.examples import create_table
-from tests.spark_jobs.synthetic import CLUSTER, Ring, insert, micros
+from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, i32, insert, micros
 from tests.spark_jobs.test_quarantine_table import LATE, pieces, run, unknown
 from writetime import frame_ranges
+from writetime.batch.documents import Sealed
+from writetime.batch.plan import seal
 from writetime.batch.report import batch_text
 from writetime.columns import Rules
 from writetime.commitlog.encode import encode_mutation
+from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
 from writetime.quarantine import release, retry
-from writetime.schema.model import Schema
+from writetime.schema.model import Column, Schema
 from writetime.schema.system import TABLES
 from writetime.status.batches import Batches
 from writetime.status.quarantine import quarantined
@@ -57,3 +64,61 @@ def test_many_frames_of_an_unknown_table_are_one_piece_until_they_come_in(tmp_pa
     assert (len(again.objects), again.refused) == (1, {})
     fourth = run(ring, 400)
     assert (fourth.events, fourth.held, fourth.segments[0].frames) == (0, [], 300)
+
+
+WIDER = replace(ORDERS, columns={**ORDERS.columns, "extra": Column("extra", "regular", "blob")})
+
+
+def undecodable(key: int, size: int = 8) -> bytes:
+    row = Row((i32(1),), Liveness(micros(key)), cells=(Cell("extra", micros(key), key.to_bytes(size, "big")),))
+    return encode_mutation(Mutation((PartitionUpdate(WIDER.id, i32(key), rows=(row,)),)), Schema(tables={WIDER.id: WIDER}))
+
+
+def test_many_frames_that_a_captured_table_cannot_decode_are_one_piece_in_each_log(tmp_path: Path) -> None:
+    """Their bytes are put by workers that read the segments again: through Spark go their places."""
+    ring = Ring.create(tmp_path, "a", "b")
+    ring.write(insert(1, 1, 1, name=1))
+    frames = [undecodable(key) for key in range(300)] + [undecodable(300, 2 * frame_ranges.BROUGHT)]
+    for body in frames:
+        ring.write(body)
+    ring.finish_and_ship(10)
+    sealed = run(ring, 100)
+    assert len(sealed.segments) == 2
+    for outcome in sealed.segments:
+        (problem,) = outcome.problems
+        assert (problem.kind, problem.frames, problem.table_id) == ("UnknownColumn", 301, ORDERS.id)
+        assert list(frame_ranges.unpack(ring.store.read(str(problem.quarantined_as)))) == frames
+    accounts = {account.table: account for account in sealed.accounting}
+    assert (accounts["shop.orders"].quarantined, accounts["shop.orders"].applied) == (602, 1)
+    kept = {info.name: info.crc32c for info in ring.store.list("quarantine/") if info.name.endswith(".bin")}
+    assert len(kept) == 2
+
+    ring.write(encode_mutation(create_table(WIDER, micros(400)), Schema(tables=TABLES)))
+    ring.finish_and_ship(410)
+    run(ring, 500)
+    assert len(release(ring.store, CLUSTER, Rules())) == 2
+    third = run(ring, 600)
+    assert third.held == []
+    assert sorted(each.frames for outcome in third.segments for each in outcome.settled) == [301, 301]
+    assert {account.table: account.applied for account in third.accounting if account.applied} == {"shop.orders": 301}
+
+
+def test_a_driver_that_wakes_after_the_seal_puts_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring.create(tmp_path, "a")
+    for key in range(1, 200):
+        ring.write(undecodable(key))
+    ring.finish_and_ship(10)
+    manifest = ring.plan(100)
+    real, rival = ingest.tasks, []
+
+    def sealed_meanwhile(*given: Any) -> Any:
+        if given[-1] is KEPT and not rival:
+            store = ring.store
+            rival.append(seal(store, CLUSTER, Sealed(number=1, kind="ingest", sealed_at=START, segments=[], accounting=[], state={})))
+        return real(*given)
+
+    monkeypatch.setattr(ingest, "tasks", sealed_meanwhile)
+    assert ingest.run(ring.config, manifest.number) == rival[0]
+    kept = [info.name for info in ring.store.list("quarantine/")]
+    assert len(kept) == 1
+    assert kept[0].endswith("-199.bin"), "bytes without a note say nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.keeping import Keeping
+from spark_jobs.keeping import Keeping, Wanted
 from tests.store.memory import MemoryStore
 from writetime import frame_ranges, names
 from writetime.batch.documents import Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, may_contain
@@ -35,11 +36,15 @@ def unknown(table_id: UUID = TABLE) -> dict[str, Any]:
     return {"kind": "UnknownTable", "message": message, "table_id": str(table_id)}
 
 
+def never(wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
+    raise AssertionError(f"workers were asked for {wanted}")
+
+
 def kept(store: MemoryStore, frames: list[tuple[int, int, bytes, dict[str, Any]]], of: Manifest) -> dict[int, list[Problem]]:
     keeping = Keeping(store, of, Schema(tables={}))
     for frame in frames:
         keeping.add(*frame)
-    return keeping.finish()
+    return keeping.finish(never)
 
 
 def test_a_few_frames_are_pieces_of_their_own() -> None:

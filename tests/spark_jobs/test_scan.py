@@ -100,8 +100,18 @@ def surveyed_plainly(scanned: Rows) -> Rows:
             row = {**row, "kind": kind}
         elif row["kind"] == "done":
             detail = json.dumps({**json.loads(detail), "tables": dict(sorted(tables[row["segment"]].items()))})
-        found.append({name: detail if name == "detail" else row[name] for name in SURVEY.names})
+        row = {name: detail if name == "detail" else row[name] for name in SURVEY.names}
+        found.append({**row, "body": None} if row["kind"] == "problem" and is_long(row) else row)
     return found
+
+
+def is_long(row: Mapping[str, Any]) -> bool:
+    """Whether the bytes are put by a worker that reads the segment again."""
+    return len(row["body"]) > frame_ranges.BROUGHT
+
+
+def without_body(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "body": None, "detail": json.dumps({**json.loads(row["detail"]), "size": len(row["body"])})}
 
 
 def routed_plainly(scanned: Rows, routes: Routes, tasks: Iterable[Sequence[int]]) -> Rows:
@@ -132,16 +142,19 @@ def together(rows: Rows) -> Rows:
     """Of the frames that cannot be used, those of a table that has many in a segment as one row."""
     groups: dict[tuple[Any, ...], Rows] = defaultdict(list)
     for row in rows:
-        bad = row["kind"] == "quarantined" and "frames" not in json.loads(row["detail"])
-        groups[(row["copies"][0]["segment"], row["table_id"], row["detail"]) if bad else (id(row),)].append(row)
+        detail = json.loads(row["detail"] or "{}")
+        bad = row["kind"] == "quarantined" and "frames" not in detail
+        about = row["copies"][0]["segment"] if row["copies"] else 0, row["table_id"], detail.get("kind"), detail.get("table_id")
+        groups[about if bad else (id(row),)].append(row)
     found = []
     for several in groups.values():
         if len(several) <= frame_ranges.NAMED:
-            found += several
+            found += [without_body(row) if row["kind"] == "quarantined" and is_long(row) else row for row in several]
             continue
         several.sort(key=lambda row: row["copies"][0]["position"])
         size = len(frame_ranges.pack(row["body"] for row in several))
-        about = {"frames": len(several), "last": several[-1]["copies"][0]["position"], "size": size}
+        message = frame_ranges.message(json.loads(row["detail"])["message"] for row in several)
+        about = {"message": message, "frames": len(several), "last": several[-1]["copies"][0]["position"], "size": size}
         detail = json.dumps({**json.loads(several[0]["detail"]), **about})
         found.append({**several[0], "body": b"", "detail": detail, "updates": sum(row["updates"] for row in several)})
     return found
