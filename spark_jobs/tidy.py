@@ -28,6 +28,8 @@ from writetime.schema.model import Table
 
 log = structlog.get_logger()
 
+IN_USE = timedelta(hours=1)
+"""How long a snapshot stays however many there are: the publisher, or a query, may read it."""
 MANY_DELETES = 2
 """Files of deletes that a data file may have before it is written anew."""
 
@@ -81,11 +83,20 @@ def _compact(spark: SparkSession, name: str, order: str | None) -> None:
 def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime) -> None:
     catalog, table = _split(name)
     before = now - timedelta(days=layout.keep_snapshots_days or 0)
+    if layout.most_snapshots is not None:
+        before = max(before, min(_committed(spark, name, layout.most_snapshots), now - IN_USE))
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', "
         f"retain_last => {layout.keep_snapshots}, stream_results => true)"
     ).collect()
+
+
+def _committed(spark: SparkSession, name: str, count: int) -> datetime:
+    """When the last but so many of the table's snapshots was committed; long ago if there are not as many."""
+    latest = spark.table(f"{name}.snapshots").select(F.unix_micros("committed_at").alias("at")).orderBy(F.desc("at")).limit(count)
+    times = [row["at"] for row in latest.collect()]
+    return datetime.fromtimestamp(times[-1] / 1_000_000 if len(times) == count else 0, UTC)
 
 
 def _plain(name: str) -> str:

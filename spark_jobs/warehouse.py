@@ -74,7 +74,13 @@ _CONFLICTS = (
 """How Iceberg and Spark say that somebody else was faster."""
 _ATTEMPTS = 8
 _LONGEST = 300  # characters of Iceberg's reason: it may list every file
-_PROPERTIES = {"format-version": "2", "commit.retry.num-retries": "20"}
+_PROPERTIES = {
+    "format-version": "2",
+    "commit.retry.num-retries": "20",
+    # Each commit writes a new metadata.json with all snapshots; Iceberg leaves the old ones where they are.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
 _ANOTHER_CHAIN = (
     "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Put both back to the same time; or give "
     "the pipeline a warehouse without these tables."

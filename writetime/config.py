@@ -258,6 +258,12 @@ class WarehouseConfig(_Model):
         "as a query that runs for days, fails.",
     )
     keep_snapshots: int = Field(default=20, ge=1, description="The latest snapshots, which stay however old they are.")
+    most_snapshots: int | None = Field(
+        default=1000,
+        ge=1,
+        description="Maintenance expires snapshots beyond this number too, but none of the last hour: each commit writes the list "
+        "of all of them. null: only `keep_snapshots_days` counts. Nothing is expired where that is null.",
+    )
 
 
 class ArchiveConfig(_Model):

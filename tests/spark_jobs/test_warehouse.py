@@ -659,6 +659,33 @@ def test_tidying_changes_no_row_and_no_batch(spark: SparkSession) -> None:
     assert dict(held()[0])[1] == "8"
 
 
+def test_snapshots_are_expired_by_number_too(spark: SparkSession) -> None:
+    """But none that a query may still read. Old metadata goes by itself."""
+    busy = table("busy", 64, {"id": "int", "v": "text"})
+    schema = schema_of(busy)
+
+    def snapshots_after(layout: WarehouseConfig, age: timedelta) -> int:
+        (current, _) = tidy(Warehouse(spark, "lake", layout), [busy], now=datetime.now(UTC) + age)
+        assert current.after is not None
+        return current.after.snapshots
+
+    for batch in range(1, 7):
+        write(Warehouse(spark, "lake"), busy, batch, insert(busy, batch, {"v": "x"}, timestamp=THEN + batch, schema=schema), schema=schema)
+    name = Warehouse(spark, "lake").current_of(busy)
+    many = spark.table(f"{name}.snapshots").count()
+    assert many >= 6
+    layout = WarehouseConfig(keep_snapshots=1, most_snapshots=3, compact=False)
+    assert snapshots_after(layout, timedelta(minutes=30)) == many
+    assert snapshots_after(layout.model_copy(update={"keep_snapshots_days": None}), timedelta(hours=2)) == many
+    assert snapshots_after(layout.model_copy(update={"most_snapshots": None}), timedelta(hours=2)) == many
+    assert snapshots_after(layout, timedelta(hours=2)) == 3
+    assert snapshots_after(layout, timedelta(hours=2)) == 3
+    assert snapshots_after(layout.model_copy(update={"keep_snapshots": 2, "most_snapshots": 1}), timedelta(hours=2)) == 2
+    assert spark.table(str(name)).count() == 6
+    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+    assert properties["write.metadata.delete-after-commit.enabled"] == "true"
+
+
 def test_what_cannot_be_tidied_holds_up_nothing_else(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = Warehouse(spark, "lake", WarehouseConfig(keep_snapshots_days=None))
     tables = [table(f"tidied_{number}", 62 + number, {"id": "int", "v": "text"}) for number in range(2)]
