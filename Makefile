@@ -82,7 +82,7 @@ bench-growth: setup ## whole batches of 100,000 changed rows against tables of 1
 bench-plan: setup ## the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
 	@$(PYTHON) -m benchmarks.plan $(ARGS)
 
-bench-refused: setup ## a batch with a million frames of a table of which nothing is known: seconds, bytes of the seal; fails above 60 s or 1 MB
+bench-refused: setup ## a batch with a million frames that cannot be used (ARGS="--table captured": of a known table): seconds, bytes of the seal; fails above 60 s or 1 MB
 	@$(PYTHON) -m benchmarks.refused $(ARGS)
 
 bench-page: setup ## the page over 100,000 ledger entries: how long each view takes, the first time and again

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.keeping import Keeping, Wanted
+from spark_jobs.keeping import Keeping, Wanted, keeper
+from spark_jobs.scan import SEGMENTS, surveyor
 from tests.store.memory import MemoryStore
 from writetime import frame_ranges, names
 from writetime.batch.documents import Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, may_contain
+from writetime.commitlog.encode import encode_segment
+from writetime.commitlog.segment import scan
 from writetime.schema.model import Schema
 from writetime.status.batches import Batches
 from writetime.status.quarantine import look, quarantined
+from writetime.store import open_store
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 NODE = names.NodeName("c", "dc1", "00000000-0000-4000-8000-000000000000")
@@ -136,3 +142,76 @@ def test_names_say_how_many() -> None:
     assert names.quarantined_frames(f"{ref.quarantined(1, 9)}.bin") == 1
     assert names.quarantined_frames(f"{ref.quarantined(1, 9, 300)}.bin") == 300
     assert json.dumps(ref.quarantined(1, 9, 300)).endswith('/0000000001-9-300"')
+
+
+# --- bytes that workers put -------------------------------------------------------------------------------------------------------
+
+
+BODIES = [b"\1" + TABLE.bytes + b"\4key%d" % at + b"x" * (10 if at else 2 * frame_ranges.BROUGHT) for at in range(150)]
+
+
+class Workers:
+    """A segment in a store, and what `keeper` makes of it."""
+
+    def __init__(self, folder: Path, data: bytes) -> None:
+        self.store, self.manifest = open_store(str(folder)), manifest()
+        (segment,) = self.manifest.segments
+        crc = self.store.put(segment.object, data).crc32c
+        place = {"segment": 0, "object": segment.object, "crc32c": crc, "tail": None}
+        self.given = [pa.RecordBatch.from_pylist([{"segments": [place]}], schema=SEGMENTS)]
+        self.url, self.asked = str(folder), 0
+
+    def __call__(self, wanted: Mapping[int, Wanted]) -> list[dict[str, int]]:
+        self.asked += 1
+        assert [info.name for info in self.store.list("quarantine/") if info.name.endswith(".json")] == [], "bytes come before notes"
+        return [row for batch in keeper(wanted, self.url, None, puts=True)(self.given) for row in batch.to_pylist()]
+
+    def positions(self) -> list[int]:
+        return [frame.position for frame in scan(self.store.read(self.manifest.segments[0].object)).frames]
+
+
+def test_workers_put_what_the_driver_has_places_of_only(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, encode_segment(1777000000000, 7, BODIES))
+    at = workers.positions()
+    keeping = Keeping(workers.store, workers.manifest, Schema(tables={}))
+    few, many = unknown(OTHER), unknown(TABLE)
+    keeping.add(0, at[0], None, few | {"size": len(BODIES[0])})
+    keeping.add(0, at[1], BODIES[1], few)
+    keeping.add(0, at[2], BODIES[2], many | {"message": "another one"})
+    keeping.add(0, at[3], frame_ranges.places(at[3:]), many | {"places": len(at) - 3})
+    problems = keeping.finish(workers)[0]
+    assert workers.asked == 1
+    assert [(problem.table_id, problem.position, problem.frames, problem.last) for problem in problems] == [
+        (TABLE, at[2], 148, at[-1]),
+        (OTHER, at[0], 1, None),
+        (OTHER, at[1], 1, None),
+    ]
+    assert problems[0].message == "another one (the first of 2 messages)"
+    together, *single = [workers.store.read(str(problem.quarantined_as)) for problem in problems]
+    assert list(frame_ranges.unpack(together)) == BODIES[2:]
+    assert single == BODIES[:2]
+    assert [len(data) for data in (together, *single)] == [problem.size for problem in problems]
+
+
+def test_a_long_damaged_range_is_put_by_a_worker(tmp_path: Path) -> None:
+    data = b"no segment at all" * 1000
+    workers = Workers(tmp_path, data)
+    keeping = Keeping(workers.store, workers.manifest, Schema(tables={}))
+    (row,) = [row for batch in surveyor(workers.url)(workers.given) for row in batch.to_pylist() if row["kind"] == "problem"]
+    assert row["body"] is None
+    keeping.add(0, row["position"], row["body"], json.loads(row["detail"]))
+    (problem,) = keeping.finish(workers)[0]
+    assert workers.store.read(str(problem.quarantined_as)) == data
+    assert problem.size == len(data)
+
+
+def test_frames_that_are_not_there_any_more_are_named(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, encode_segment(1777000000000, 7, BODIES))
+    (row,) = workers({0: Wanted(groups=[(frame_ranges.places([5, workers.positions()[7]]), False)])})
+    assert (row["position"], row["frames"]) == (5, 0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**40)))
+def test_places(positions: list[int]) -> None:
+    assert frame_ranges.placed(frame_ranges.places(sorted(positions))) == sorted(positions)

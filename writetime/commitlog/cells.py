@@ -213,7 +213,7 @@ def _decode_chunk(image: bytes, frames: Sequence[Frame], schema: Schema, version
             body = image[frame.body_offset : frame.body_offset + frame.body_length]
             found.append((frame.position, decode_mutation(body, schema, version=version)))
         except WritetimeError as error:
-            failures.append(Failure(frame, error))
+            failures.append(Failure(frame, error.with_traceback(None)))
     return flatten(found, dictionaries, failures)
 
 

@@ -186,7 +186,8 @@ class _Decoder:
         try:
             decode_mutation(self.image[offset : offset + length], self.schema, version=self.version)
         except WritetimeError as error:
-            return Failure(Frame(position, offset - BODY_OFFSET, offset, length), error)
+            # Its traceback would hold the decoder's frames: all frames of a hot table may fail.
+            return Failure(Frame(position, offset - BODY_OFFSET, offset, length), error.with_traceback(None))
         raise RuntimeError(f"the compiled decoder refuses the mutation that ends at {position}, the Python decoder does not")
 
 
