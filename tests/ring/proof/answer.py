@@ -23,6 +23,8 @@ from tests.ring.proof.values import Json, from_ring
 from writetime.cql.names import to_column
 
 OWN_KEYSPACE = "proof_filler"
+SINGLE_KEYSPACE = "proof_single"
+"""With one replica: what a node takes with it when it dies is in the log and not in the ring, so nothing of it is compared."""
 
 
 class _RawResult(ResultMessage):
@@ -139,7 +141,7 @@ class Captured:
 
 def _captured(session: Session) -> Iterator[Captured]:
     for row in session.execute("SELECT keyspace_name, table_name, id, cdc FROM system_schema.tables"):
-        if not row.cdc or row.keyspace_name.startswith("system"):
+        if not row.cdc or row.keyspace_name.startswith("system") or row.keyspace_name == SINGLE_KEYSPACE:
             continue
         query = "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = %s AND table_name = %s"
         columns = session.execute(query, (row.keyspace_name, row.table_name))

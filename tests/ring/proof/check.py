@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.ring.proof.answer import Answer, Row, TableAnswer
 from tests.ring.proof.lake import Event, Lake, cql_name
+from writetime import names
 from writetime.batch.documents import Sealed, total
 
 EXPIRY_SLACK_SECONDS = 1
@@ -177,8 +178,9 @@ def _numbers(numbers: list[tuple[int, int]], teller: _Teller) -> Iterator[Mismat
             yield teller.tell("duplicate", "", f"ordinals of batch {batch}", f"1 to {len(ordinals)}", str(ordinals[:20]))
 
 
-def check_batch(sealed: Sealed, updates: int | None, where: str) -> Iterator[Mismatch]:
-    """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold."""
+def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Container[names.SegmentRef] = frozenset()) -> Iterator[Mismatch]:
+    """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold. Of
+    segments that are `damaged` problems are expected."""
     for account in [*sealed.accounting, total(sealed.accounting)]:
         if not account.balanced:
             yield Mismatch("account", where, account.table, ring="a balance", ours=account.model_dump())
@@ -188,7 +190,7 @@ def check_batch(sealed: Sealed, updates: int | None, where: str) -> Iterator[Mis
         if expected is not None and told != expected:
             yield Mismatch("account", where, "*", column=what, ring=expected, ours=told)
     for outcome in sealed.segments:
-        for problem in outcome.problems:
+        for problem in outcome.problems if names.SegmentRef.from_object(outcome.object) not in damaged else ():
             yield Mismatch(
                 "problem", where, outcome.object, str(problem.position), ring="no problem", ours=f"{problem.kind}: {problem.message}"
             )

@@ -223,6 +223,7 @@ def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]
 
 def _report(about: dict[str, Any], outcome: Outcome, minima: dict[str, int], seconds: float) -> dict[str, Any]:
     short = {kind: least for kind, least in minima.items() if outcome.done[kind] < least}
+    short |= {what: least for what, least in outcome.wanted.items() if outcome.steps[what] < least}
     return {
         **about,
         "good": not outcome.mismatches and not short and len(outcome.unreadable) <= _UNREADABLE,
@@ -250,6 +251,8 @@ def _show(report: dict[str, Any], outcome: Outcome) -> None:
     for kind, counts in report["operations"].items():
         mark = "✗" if kind in report["too_few"] else " "
         say(f"{mark} {kind:32} {counts['done']:7}  (at least {counts['minimum']})")
+    for what in sorted(report["too_few"].keys() - report["operations"].keys()):
+        say(f"✗ {what}: {outcome.steps[what]} (at least {report['too_few'][what]})")
     for what in ("not_acknowledged", "chaos"):
         say(f"{what.replace('_', ' ')}: {', '.join(f'{name} {count}' for name, count in sorted(report[what].items())) or 'none'}")
     for place, why in report["unreadable"].items():

@@ -22,14 +22,15 @@ from cassandra import ConsistencyLevel, DriverException, InvalidRequest
 from cassandra.cluster import NoHostAvailable, Session
 from cassandra.query import BatchStatement, BatchType, SimpleStatement
 
+from shippers.truncations import records
 from tests.ring.cassandra import VERSIONS, Ring, seen_up
 from tests.ring.node import Node
-from tests.ring.proof import answer, check
-from tests.ring.proof.answer import OWN_KEYSPACE, Answer
+from tests.ring.proof import answer, check, held
+from tests.ring.proof.answer import OWN_KEYSPACE, SINGLE_KEYSPACE, Answer
 from tests.ring.proof.check import Mismatch
 from tests.ring.proof.operations import Generator, Operation
 from tests.ring.proof.pipeline import CLUSTER, DATACENTER, Pipeline
-from tests.ring.proof.schedule import NODES, Step
+from tests.ring.proof.schedule import HELD, NODES, Step
 from tools.console import say
 from tools.errors import ServiceError
 from writetime import names
@@ -39,6 +40,12 @@ SETTLE_SECONDS = 4.0
 PASSING_SECONDS = 40
 """TTL of what is there when a batch begins, and gone at the next quiet point."""
 _PASSING = f"{OWN_KEYSPACE}.passing"
+_HELD, _PURGED = f"{OWN_KEYSPACE}.held", f"{OWN_KEYSPACE}.purged"
+"""Tables whose tombstones may be forgotten a second after they were written."""
+_SINGLE = f"{SINGLE_KEYSPACE}.marks"
+"""A captured table of which each row is on one node, which keeps the segment then."""
+PURGE_SECONDS = 2.5
+"""After a deletion: by then it is older than gc_grace, by whole seconds."""
 HINTS_SECONDS = 180.0
 SEAL_SECONDS = 90.0
 _LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
@@ -56,6 +63,8 @@ class Outcome:
     segments: int = 0
     batches: int = 0
     events: int = 0
+    wanted: Counter[str] = field(default_factory=Counter)
+    """Steps that have to be among `steps` so many times."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Tables that Cassandra itself failed to read at a quiet point, and what it said: there they were not compared."""
 
@@ -107,6 +116,9 @@ class Live:
         self._alone: Node | None = None
         self._to_be_alone: Node | None = None
         self._passed = 0.0
+        self._held: list[str] = []
+        self._given_up: list[str] = []
+        self._purgeable = 0.0
         self._gone: set[str] = set()
         self._aside = ThreadPoolExecutor(1)
         self._change: tuple[Future[object], Callable[[], None]] | None = None
@@ -117,8 +129,13 @@ class Live:
         replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {NODES}}}"
         session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
         session.execute(f"CREATE TABLE {_PASSING} (p int, c int, goes text, stays text, PRIMARY KEY (p, c)) WITH cdc = true")
+        for table in (_HELD, _PURGED):
+            session.execute(f"CREATE TABLE {table} (p int PRIMARY KEY, v text) WITH cdc = true AND gc_grace_seconds = 1")
+        session.execute(f"CREATE KEYSPACE {SINGLE_KEYSPACE} WITH replication = {replication.replace(str(NODES), '1')}")
+        session.execute(f"CREATE TABLE {_SINGLE} (p int PRIMARY KEY) WITH cdc = true")
         for statement in self.generator.schema():
             session.execute(statement)
+        self.outcome.wanted = Counter(step.what for step in self.schedule if step.what in HELD)
         # Every node's shipper is there from the beginning, and has heard who the node is.
         self._do_ship_all(self.ring.nodes[0])
         steps = iter([*self.schedule, None])
@@ -144,6 +161,12 @@ class Live:
             return  # left out
         if operation.needs_all_up:
             self._all_up()
+        if operation.after_batch:
+            self._ship_everything()
+            self._do_batch(self.ring.nodes[0])
+        if operation.kept_by is not None:
+            self._truncate(operation, operation.kept_by)
+            return
         if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
             # One node alone can do none of these: a logged batch wants a second one to note it.
             self._together()
@@ -175,6 +198,30 @@ class Live:
         if operation.ddl:
             # Statements that were prepared before know other columns.
             self._prepared = {}
+
+    def _truncate(self, operation: Operation, kept_by: int) -> None:
+        """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a captured write. For one that is to be
+        kept, a row is written that is on one node only. It counts if that many nodes keep the segment that their record points to."""
+        self._wait_for_hints()
+        self._do_roll(self.ring.nodes[0])
+        session = self._current()
+        session.execute(operation.cql)
+        for _ in range(kept_by):
+            self._fillers += 1
+            session.execute(f"INSERT INTO {_SINGLE} (p) VALUES ({self._fillers})")
+        self._do_roll(self.ring.nodes[0])
+        kept = sum(self._keeps_last_truncate(node) for node in self.ring.nodes)
+        if kept == kept_by:
+            self.outcome.done[operation.kind] += 1
+        else:
+            say(f"  {operation.kind}: {kept} nodes keep the segment")
+
+    def _keeps_last_truncate(self, node: Node) -> bool:
+        """Whether the node has an index of the segment that its last record of a TRUNCATE points to."""
+        (host,) = (host for host in self._current().cluster.metadata.all_hosts() if host.address == node.address)
+        (row,) = self._current().execute("SELECT truncated_at FROM system.local", host=host)
+        last = max(records(row.truncated_at), key=lambda record: int(record["at"]))
+        return any(node.cdc_raw.glob(f"CommitLog-*-{last['segment']}_cdc.idx"))
 
     def _execute(self, session: Session, operation: Operation, level: int) -> None:
         if operation.batch is not None:
@@ -319,6 +366,53 @@ class Live:
         self._ship_everything()
         return self._do_batch(self.ring.nodes[0])
 
+    def _do_hold(self, node: Node) -> None:
+        """Take in segments of which a part cannot be used: a write that two other replicas hold too, in one node's segment; and in every
+        node's one writes of `_HELD`, one of which is deleted at once. A row of `_PURGED` is in the same segments, and is deleted too."""
+        session = self._all_up()
+        key, marks = 10 * self.outcome.steps["hold"], [f"proof: {what} {self.outcome.steps['hold']}" for what in ("given up", "held")]
+        self._write(f"INSERT INTO {_HELD} (p, v) VALUES ({key}, '{marks[0]}')", session)
+        self._ship_everything()
+        self._given_up = self.pipeline.damage(marks[0].encode(), held.flip, most=1)
+        for table, p, text in ((_PURGED, key, "goes"), (_PURGED, key + 1, "stays"), (_HELD, key + 1, marks[1]), (_HELD, key + 2, marks[1])):
+            self._write(f"INSERT INTO {table} (p, v) VALUES ({p}, '{text}')", session)
+        self._ship_everything()
+        self._held = self.pipeline.damage(marks[1].encode(), held.garble)
+        self._do_batch(node)
+        for name in (*self._given_up, *self._held):
+            if name not in self.pipeline.held():
+                self.outcome.mismatches.append(Mismatch("problem", "held", name, ring="held", ours="not held"))
+        self._write(f"DELETE FROM {_PURGED} WHERE p = {key}", self._current())
+        self._write(f"DELETE FROM {_HELD} WHERE p = {key + 1}", self._current())
+        self._purgeable = time.monotonic() + PURGE_SECONDS
+
+    def _do_purge(self, node: Node) -> bool:
+        """Whether anything was purged, while segments are held."""
+        self._all_up()
+        time.sleep(max(0.0, self._purgeable - time.monotonic()))
+        self._ship_everything()
+        time.sleep(PURGE_SECONDS)
+        while self._do_batch(node):
+            pass
+        for name in self._given_up:
+            self.pipeline.release(name)
+            self.outcome.steps["segments released"] += 1
+        changed = self.pipeline.purge()
+        self.outcome.steps["shards purged"] += changed
+        return changed > 0 and bool(self._held)
+
+    def _do_let_in(self, node: Node) -> bool:
+        """The segments that are held since before the purge, whole."""
+        waiting, self._held = self._held, []
+        for name in waiting:
+            self.pipeline.let_in(name)
+            self.outcome.steps["segments let in"] += 1
+        return bool(waiting) and self._do_batch(node)
+
+    def _write(self, cql: str, session: Session) -> None:
+        """On every node."""
+        session.execute(SimpleStatement(cql, consistency_level=ConsistencyLevel.ALL))
+
     def _do_roll(self, _: Node) -> bool:
         """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
         self._together()
@@ -343,7 +437,7 @@ class Live:
         if sealed is None:
             return False
         where = f"batch {sealed.number}"
-        self.outcome.mismatches += check.check_batch(sealed, self.pipeline.updates(sealed), where)
+        self.outcome.mismatches += check.check_batch(sealed, self.pipeline.updates(sealed), where, self.pipeline.damaged)
         self.outcome.batches += 1
         self.outcome.segments += len(sealed.segments)
         self.outcome.events += sealed.events
@@ -391,6 +485,7 @@ class Live:
     def _do_leave(self, node: Node) -> None:
         """What the node had goes to the others, then the node."""
         self._all_up()
+        self._ask_for_the_last_time(node)
         self._begin_change(lambda: node.nodetool("decommission"), lambda: self._part_with(node))
 
     def _do_replace(self, node: Node) -> None:
@@ -398,11 +493,16 @@ class Live:
         self._all_up()
         # What it alone holds, the ring would forget with it; its log had told us.
         self._do_repair(node)
-        self._gone.add(_host_id(node))
+        self._ask_for_the_last_time(node)
         self._do_kill(node)
         self._part_with(node)
         newcomer = self.ring.newcomer(replacing=node)
         self._begin_change(newcomer.start, lambda: self._welcome(newcomer))
+
+    def _ask_for_the_last_time(self, node: Node) -> None:
+        """A node that is gone answers no more of its TRUNCATEs; and its log holds back no purge."""
+        self._do_ship(node)
+        self._gone.add(_host_id(node))
 
     def _begin_change(self, change: Callable[[], object], after: Callable[[], None]) -> None:
         """Let the ring change while operations go on."""
@@ -432,6 +532,8 @@ class Live:
             Mismatch("problem", "shipper", str(path), ring="shipped", ours="left on a node that is gone")
             for path in _with_captured_writes(node.cdc_raw)
         ]
+        for host_id in self._gone:
+            self.pipeline.forget_node(host_id)
         self.ring.wait_until_connected()
 
     # --- quiet ----------------------------------------------------------------------------------------------------------------------
@@ -470,7 +572,11 @@ class Live:
 
     def _keyspaces(self) -> list[str]:
         rows = self._current().execute("SELECT keyspace_name FROM system_schema.keyspaces")
-        return [row.keyspace_name for row in rows if not row.keyspace_name.startswith("system") and row.keyspace_name != OWN_KEYSPACE]
+        return [
+            row.keyspace_name
+            for row in rows
+            if not row.keyspace_name.startswith("system") and row.keyspace_name not in (OWN_KEYSPACE, SINGLE_KEYSPACE)
+        ]
 
 
 _WHILE_CHANGING = frozenset(["flush", "ship", "ship all", "batch"])
@@ -505,7 +611,7 @@ def replay_changes_nothing(pipeline: Pipeline, last: Answer) -> Iterator[Mismatc
     if sealed is None:
         yield Mismatch("replay", "end", "*", ring="an archive", ours="nothing to replay")
         return
-    yield from check.check_batch(sealed, None, f"replay, batch {sealed.number}")
+    yield from check.check_batch(sealed, None, f"replay, batch {sealed.number}", pipeline.damaged)
     for table in last.tables:
         for event in pipeline.lake.changes(table)[before[table.label] :]:
             if event.reason != "expiry":

@@ -14,6 +14,8 @@ class Operation:
     `consistency` None: the runner chooses among those that the nodes which are up can give. `serial`: a conditional statement.
     `needs_all_up`: truncate and whatever else every node has to agree to. `ddl`: it changes the schema, on the nodes that are up.
     `flush`: before it, every node flushes (what a memtable holds of a dropped column is neither there nor not).
+    `after_batch`: before it, all that was written so far is shipped and taken in.
+    `kept_by`, of a TRUNCATE: how many nodes keep the segment that records it, none or one; None: as it happens.
     """
 
     kind: str
@@ -25,6 +27,8 @@ class Operation:
     needs_all_up: bool = False
     ddl: bool = False
     flush: bool = False
+    after_batch: bool = False
+    kept_by: int | None = None
 
 
 class Generator(Protocol):

@@ -3,7 +3,8 @@
     <folder>/bucket     segments, archive, state, batches
     <folder>/lake       the Iceberg catalog and its tables
 
-With a `Kept` folder, all that a batch is given is kept as well, and `replay` can give it again. Under a sabotage the product is patched
+With a `Kept` folder, all that a batch is given is kept as well, and `replay` can give it again. Maintenance purges without the margin of a
+day that the product keeps: only the proof's own tables have a gc_grace shorter than that. Under a sabotage the product is patched
 here, in the driver, and in Spark's Python workers by `tests.ring.proof.worker`, which they start with instead of pyspark's own module.
 """
 
@@ -24,20 +25,23 @@ from pyspark.sql import SparkSession
 
 from shippers.agent import Agent, Round
 from shippers.node import Link
-from spark_jobs import ingest
+from spark_jobs import ingest, maintain
 from spark_jobs.session import spark_session
 from tests.ring.node import Node
-from tests.ring.proof import sabotage
+from tests.ring.proof import held, sabotage
 from tests.ring.proof.answer import Answer
 from tests.ring.proof.lake import Lake
 from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
 from writetime import names
-from writetime.batch.archive import archive
+from writetime.batch import logs_in, plan
+from writetime.batch.archive import archive, mark_for_retry, release
 from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.plan import plan_ingest, plan_replay
+from writetime.batch.maintained import Maintained
+from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay
 from writetime.commitlog.segment import peek, scan
 from writetime.config import NodeConfig, PipelineConfig, ShipConfig
+from writetime.join.purge import purge_before
 from writetime.store import Store, open_store
 
 CLUSTER = "proof"
@@ -48,7 +52,8 @@ BUCKETS = 2
 class Kept:
     """What a run gave to the pipeline, in order, and what the ring answered; in one folder, to be replayed.
 
-    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}.
+    steps.jsonl: {"batch": {"now", "objects": [{"name", "file", "metadata"}]}} or {"quiet": {"where", "answer"}}; and what was done to
+    objects by their names: {"damaged": …}, {"let in": {"name", "file", "metadata"}}, {"release": …}, {"gone": …}; {"purge": null}.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,12 +89,17 @@ class Kept:
                 file = f"objects/{len(seen):05d}"
                 (self.folder / file).write_bytes(store.read(info.name))
                 objects.append({"name": info.name, "file": file, "metadata": dict(info.metadata)})
-        self._note({"batch": {"now": now, "objects": objects}})
+        self.note({"batch": {"now": now, "objects": objects}})
+
+    def keep_let_in(self, name: str, content: bytes, metadata: dict[str, str]) -> None:
+        file = f"objects/whole-{len(list((self.folder / 'objects').glob('whole-*'))):05d}"
+        (self.folder / file).write_bytes(content)
+        self.note({"let in": {"name": name, "file": file, "metadata": metadata}})
 
     def keep_answer(self, where: str, answer: Answer) -> None:
         file = f"answer-{where.replace(' ', '-')}.json"
         (self.folder / file).write_text(answer.to_json(), encoding="utf-8")
-        self._note({"quiet": {"where": where, "answer": file}})
+        self.note({"quiet": {"where": where, "answer": file}})
 
     def answer(self, file: str) -> Answer:
         return Answer.from_json((self.folder / file).read_text(encoding="utf-8"))
@@ -97,7 +107,7 @@ class Kept:
     def read(self, file: str) -> bytes:
         return (self.folder / file).read_bytes()
 
-    def _note(self, step: dict[str, Any]) -> None:
+    def note(self, step: dict[str, Any]) -> None:
         with self.steps_file.open("a", encoding="utf-8") as steps:
             steps.write(json.dumps(step) + "\n")
 
@@ -135,6 +145,9 @@ class Pipeline:
         self._spark: SparkSession | None = None
         self._seen: set[tuple[str, int]] = set()
         self.sealed: list[Sealed] = []
+        self.damaged: set[names.SegmentRef] = set()
+        """Segments that are damaged, so that batches are right to find problems in them."""
+        self._whole: dict[str, bytes] = {}
 
     def __enter__(self) -> Self:
         if self.rule is not None:
@@ -185,8 +198,76 @@ class Pipeline:
     def replay(self, *, now: datetime | None = None) -> Sealed | None:
         """A batch over all that was ever archived."""
         now = now or datetime.now(UTC)
-        manifest = plan_replay(self.store, self.config.cluster.name, start=now - timedelta(days=2), end=now + timedelta(hours=1), now=now)
+        start, end = now - timedelta(days=2), now + timedelta(hours=1)
+        # Purges were a moment ago, so that no hour is behind the horizon. What keeps out of each table what was purged stays.
+        with _Replaced(plan, "_expect_not_behind", lambda *_: None):
+            manifest = plan_replay(self.store, self.config.cluster.name, start=start, end=end, now=now)
         return None if manifest is None else self._run(manifest)
+
+    # --- segments that are held -----------------------------------------------------------------------------------------------------
+
+    def damage(self, marker: bytes, how: held.Damage, *, most: int | None = None) -> list[str]:
+        """Damage the incoming segments in which a frame contains the marker, or the first `most` of them; their names."""
+        found = []
+        for info in list(self.store.list(names.incoming_prefix(self.config.cluster.name))):
+            content = self.store.read(info.name)
+            damaged = held.damaged(content, marker, how)
+            if damaged is not None and len(found) != most:
+                self.store.put(info.name, damaged, metadata=dict(info.metadata))
+                self._whole[info.name] = content
+                found.append(info.name)
+        self.expect_damaged(found)
+        self._keep({"damaged": found})
+        return found
+
+    def expect_damaged(self, objects: list[str]) -> None:
+        self.damaged |= {names.SegmentRef.from_object(name) for name in objects}
+
+    def let_in(self, name: str, content: bytes | None = None, metadata: dict[str, str] | None = None) -> None:
+        """Put the whole segment in the place of the damaged one, and clear it, as a person does."""
+        if content is None:
+            info = self.store.head(name)
+            content, metadata = self._whole.pop(name), dict(info.metadata) if info else {}
+        self.store.put(name, content, metadata=metadata or {})
+        mark_for_retry(self.store, name)
+        self.damaged.discard(names.SegmentRef.from_object(name))
+        if self.kept is not None:
+            self.kept.keep_let_in(name, content, metadata or {})
+
+    def release(self, name: str) -> None:
+        """Give up what could not be used of a held segment."""
+        release(self.store, self.config.cluster.name, name, "other replicas have it")
+        self._keep({"release": name})
+
+    def held(self) -> list[str]:
+        """What waits for a person as of the last batch."""
+        return self.sealed[-1].held if self.sealed else []
+
+    def purge(self) -> int:
+        """Run maintenance; how many shards were written anew, since something in them could be forgotten."""
+        self._keep({"purge": None})
+        cluster = self.config.cluster.name
+        with _Replaced(logs_in, "purge_before", lambda now, gc_grace: purge_before(now, gc_grace, margin=0)):
+            manifest = plan_maintain(self.store, cluster, now=datetime.now(UTC))
+            if manifest is None:
+                return 0
+            # Files of the warehouse are another matter, and take their time.
+            with _Replaced(maintain, "spark_session", self._session), _Replaced(maintain, "tidy_warehouse", lambda *_: []):
+                self.sealed.append(maintain.run(self.config, manifest.number))
+        found = Maintained.read(self.store, names.maintained(cluster))
+        return found.purged if found is not None else 0
+
+    def forget_node(self, host_id: str) -> None:
+        """Take away what its shipper said of a node that has left for good: it would hold back every purge."""
+        for info in list(self.store.list(names.nodes_prefix(self.config.cluster.name))):
+            node = names.NodeName.of_facts(info.name)
+            if node is not None and node.host_id == host_id:
+                self.store.delete(info.name)
+                self._keep({"gone": info.name})
+
+    def _keep(self, step: dict[str, Any]) -> None:
+        if self.kept is not None:
+            self.kept.note(step)
 
     def updates(self, sealed: Sealed) -> int:
         """Partition updates in the segments of a batch that is archived, by their frames alone."""
@@ -216,7 +297,8 @@ class Pipeline:
 
     def _prefixes(self) -> list[str]:
         cluster = self.config.cluster.name
-        return [names.incoming_prefix(cluster), names.schema_prefix(cluster), names.nodes_prefix(cluster)]
+        prefixes = (names.incoming_prefix, names.schema_prefix, names.nodes_prefix, names.truncations_prefix)
+        return [prefix(cluster) for prefix in prefixes]
 
 
 class _Replaced:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tests.ring.proof import check
 from tests.ring.proof.check import Mismatch
@@ -11,7 +13,7 @@ from tests.ring.proof.live import Outcome, left_behind, replay_changes_nothing, 
 from tests.ring.proof.pipeline import Kept, Pipeline, give
 from tools.console import say
 from writetime.batch.documents import Sealed
-from writetime.errors import WritetimeError
+from writetime.errors import ObjectNotFound, WritetimeError
 
 
 def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
@@ -21,10 +23,7 @@ def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
         try:
             steps = list(kept.steps())
             for step in steps:
-                if "batch" in step:
-                    _batch(step["batch"], kept, pipeline, outcome)
-                else:
-                    _quiet(step["quiet"], kept, pipeline, outcome)
+                _do(step, kept, pipeline, outcome)
             # Of a run that was cut short, what the last batches brought was never compared.
             if outcome.answers and "quiet" in steps[-1]:
                 outcome.mismatches += replay_changes_nothing(pipeline, outcome.answers[-1])
@@ -40,6 +39,30 @@ def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:
     return outcome
 
 
+def _do(step: dict[str, Any], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
+    """One step of the run again."""
+    ((what, about),) = step.items()
+    match what:
+        case "batch":
+            _batch(about, kept, pipeline, outcome)
+        case "quiet":
+            _quiet(about, kept, pipeline, outcome)
+        case "damaged":
+            pipeline.expect_damaged(about)
+        case "let in":
+            pipeline.let_in(about["name"], kept.read(about["file"]), about["metadata"])
+        case "release":
+            pipeline.release(about)
+        case "gone":
+            # One that no batch has seen was never given.
+            with suppress(ObjectNotFound):
+                pipeline.store.delete(about)
+        case "purge":
+            pipeline.purge()
+        case _:
+            raise ValueError(f"{what} is no step of a run")
+
+
 def _batch(step: dict[str, object], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:
     objects = step["objects"]
     assert isinstance(objects, list)
@@ -52,7 +75,8 @@ def _batch(step: dict[str, object], kept: Kept, pipeline: Pipeline, outcome: Out
 
 def _judge(sealed: Sealed | None, pipeline: Pipeline, outcome: Outcome) -> None:
     if sealed is not None:
-        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), f"batch {sealed.number}")
+        where = f"batch {sealed.number}"
+        outcome.mismatches += check.check_batch(sealed, pipeline.updates(sealed), where, pipeline.damaged)
 
 
 def _quiet(step: dict[str, str], kept: Kept, pipeline: Pipeline, outcome: Outcome) -> None:

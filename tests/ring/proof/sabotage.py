@@ -17,7 +17,7 @@ from typing import Any
 
 VARIABLE = "WRITETIME_PROOF_SABOTAGE"
 _PRODUCT = ("writetime.", "spark_jobs.", "shippers.")
-_MODULES = tuple(f"spark_jobs.{name}" for name in ("ingest", "scan", "explode", "join", "events", "shards", "warehouse"))
+_MODULES = tuple(f"spark_jobs.{name}" for name in ("ingest", "scan", "explode", "join", "events", "shards", "warehouse", "maintain"))
 
 
 @dataclass(frozen=True)
@@ -252,6 +252,31 @@ def _counters_keep_the_first() -> None:
     _put("writetime.join.counters", "merge_shards", lambda _: lambda a, b: a)
 
 
+def _answers_ignored() -> None:
+    """They count as taken in, or there would be a batch for them for ever."""
+
+    def make(honest: Any) -> Any:
+        def read(*arguments: Any) -> Any:
+            _, asked, rejected = honest(*arguments)
+            return {}, asked, rejected
+
+        return read
+
+    _put("writetime.batch.asked", "read_answers", make)
+
+
+def _purge_whatever_is_held() -> None:
+    _put("writetime.batch.logs_in", "holds", lambda _: lambda *arguments: [])
+
+
+def _purged_comes_back() -> None:
+    _put("writetime.batch.truncations:Cuts", "purged", lambda _: lambda self, table_id: None)
+
+
+def _drops_take_nothing() -> None:
+    _put("writetime.batch.local", "_drops", lambda _: lambda known, more: {})
+
+
 _ALL = [
     Rule("tie-break", "of equal timestamps the smaller value wins", _tie_by_smaller_value),
     Rule("tie-tombstone", "of equal timestamps the living cell wins", _tie_for_the_living),
@@ -270,6 +295,10 @@ _ALL = [
     Rule("dropped-column", "what was written before a column was dropped comes back with it", _dropped_columns_come_back),
     Rule("truncate", "a truncate takes nothing of what comes late", _truncates_take_nothing),
     Rule("truncate-position", "a truncate takes what was written after it", _truncates_take_everything),
+    Rule("truncation-answers", "what nodes answer of their TRUNCATEs is ignored", _answers_ignored),
+    Rule("same-id", "a DROP takes nothing of the table that gets its id", _drops_take_nothing),
+    Rule("purge-clock", "tombstones are purged while segments are held", _purge_whatever_is_held),
+    Rule("purged", "what comes in again is folded below the purge", _purged_comes_back),
     Rule("digest", "digests are one byte long", _digests_of_a_byte),
     Rule("state", "batches know nothing of what came before", _forgetful),
     Rule("batch-tables", "of a mutation's tables only the first is taken in", _first_table_only),

@@ -2,7 +2,8 @@
 
 Between two quiet points one node at a time goes away, in order or by kill -9, and comes back after a while; segments are rolled, flushed,
 shipped from one node or from all, and batches run. Now and then a node is cut off and takes writes that no other one sees. Once in each
-stretch something expires that nobody touches, and segments come later than younger ones of another node. RF is 3: one may always be away.
+stretch something expires that nobody touches, segments are held over a purge, and some come later than younger ones of another node.
+RF is 3: one may always be away.
 In the second stretch of a run that is long enough the ring changes as well, while operations go on: a fourth node joins, one leaves, one
 dies and is replaced. Knows no ring.
 """
@@ -27,12 +28,17 @@ What = Literal[
     "ship all",
     "batch",
     "expire",
+    "hold",
+    "purge",
+    "let in",
     "quiet",
     "join",
     "leave",
     "replace",
 ]
 NODES = 3
+HELD = ("hold", "purge", "let in")
+"""Each comes as often as it says, or the run proves less than it should."""
 LONGEST_STRETCH = 4000
 """Operations between two quiet points, at most."""
 _SMALL = 1000
@@ -100,14 +106,25 @@ def _outages(start: int, end: int) -> tuple[int, int]:
 
 def _with_all_there(random: Random, start: int, end: int) -> list[Step]:
     """What no node may miss: the last outage leaves a sixth of its operations free. Something that is taken in expires with nobody
-    touching it. And what one node alone has taken is in a segment that is sealed, and stays where it is while a batch takes in younger
+    touching it. Some segments are damaged, so that they are held over a purge, and are let in whole at the end. And what one node alone
+    has taken is in a segment that is sealed, and stays where it is while a batch takes in younger
     ones of another node."""
     _, size = _outages(start, end)
     node, other = random.sample(range(NODES), 2)
     at = end - random.randint(size // 12, size // 7)
     together = min(end, at + min(_ALONE, size // 24))
     after: list[What] = ["together", "roll", "roll", "ship", "batch"]
-    return [Step(at, "expire"), Step(at, "alone", node), *(Step(together, what, other) for what in after)]
+    first, last = end - size // 6, end - size // 7
+    middle = random.randint(first, last)
+    held = [Step(random.randint(first, middle), "hold", node), Step(random.randint(middle, last), "purge")]
+    return [
+        *held,
+        Step(at, "expire"),
+        Step(at, "alone", node),
+        *(Step(together, what, other) for what in after),
+        # After whatever else the stretch has.
+        Step(end, "let in"),
+    ]
 
 
 def _outage(random: Random, start: int, size: int, number: int) -> list[Step]:

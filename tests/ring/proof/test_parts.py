@@ -17,16 +17,21 @@ import pytest
 from cassandra import ReadFailure
 from cassandra.cqltypes import lookup_casstype
 
-from tests.ring.proof import answer, check, sabotage
+from tests.ring.proof import answer, check, held, sabotage
 from tests.ring.proof.answer import Captured, Row, TableAnswer
 from tests.ring.proof.cli import Wanted
 from tests.ring.proof.lake import Event
-from tests.ring.proof.schedule import LONGEST_STRETCH, Step, schedule
+from tests.ring.proof.schedule import HELD, LONGEST_STRETCH, Step, schedule
 from tests.ring.proof.shrink import shrink
 from tests.ring.proof.values import from_lake, from_ring
+from tests.spark_jobs.examples import ORDERS, insert, schema_of
+from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.segment import peek, scan
 from writetime.cql.arrow import arrow_type, to_arrow_value
 from writetime.cql.native import Duration
 from writetime.cql.types import parse_type
+from writetime.errors import DecodeError
 
 # --- the ring's answer ----------------------------------------------------------------------------------------------------------------
 
@@ -105,8 +110,53 @@ def _comes_late(before: list[Step], alone: list[Step]) -> bool:
     )
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [120, 600, 20_000])
+def test_in_each_stretch_segments_are_held_over_a_purge_with_all_nodes_up(seed: int, ops: int) -> None:
+    steps = schedule(seed, ops)
+    quiet = [number for number, step in enumerate(steps) if step.what == "quiet"]
+    for start, end in pairwise([-1, *quiet]):
+        stretch = steps[start + 1 : end]
+        assert [step.what for step in stretch if step.what in HELD] == list(HELD)
+        before = [step.what for step in stretch[: next(n for n, step in enumerate(stretch) if step.what == "hold")]]
+        assert before.count("start") == before.count("stop") + before.count("kill")
+        assert stretch[-1].what == "let in" or stretch[-1].at == stretch[-2].at == steps[end].at
+
+
 def test_without_chaos_nobody_goes_away() -> None:
-    assert not {"stop", "kill", "alone", "join", "leave", "replace"} & {step.what for step in schedule(1, 2000, chaos=False)}
+    assert not {"stop", "kill", "alone", "join", "leave", "replace", *HELD} & {step.what for step in schedule(1, 2000, chaos=False)}
+
+
+# --- segments that are held -----------------------------------------------------------------------------------------------------------
+
+_SCHEMA = schema_of(ORDERS)
+_SEGMENT = [encode_mutation(insert(ORDERS, number, {"name": name}, 7), _SCHEMA) for number, name in enumerate(("one", "held", "two"))]
+
+
+def _frames(data: bytes) -> list[bytes]:
+    found = scan(data)
+    return [found.body(frame) for frame in found.frames]
+
+
+def test_a_flipped_byte_costs_its_frame_and_no_other() -> None:
+    whole = encode_segment(1, 7, _SEGMENT)
+    damaged = held.damaged(whole, b"held", held.flip)
+    assert damaged is not None
+    assert len(damaged) == len(whole)
+    assert _frames(damaged) == [_SEGMENT[0], _SEGMENT[2]]
+    assert [problem.kind for problem in scan(damaged).problems] == ["corrupt_frame"]
+    assert held.damaged(whole, b"nowhere", held.flip) is None
+
+
+def test_a_garbled_frame_is_whole_and_of_its_table_and_cannot_be_decoded() -> None:
+    damaged = held.damaged(encode_segment(1, 7, _SEGMENT), b"held", held.garble)
+    assert damaged is not None
+    assert scan(damaged).problems == []
+    one, garbled, two = _frames(damaged)
+    assert [one, two] == [_SEGMENT[0], _SEGMENT[2]]
+    assert peek(garbled) == peek(_SEGMENT[1])
+    with pytest.raises(DecodeError):
+        decode_mutation(garbled, _SCHEMA)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------------------------

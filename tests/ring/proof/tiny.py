@@ -8,6 +8,7 @@ from random import Random
 from tests.ring.proof.operations import Operation
 
 KINDS = ("insert", "update", "ttl", "row delete", "cell delete", "static", "range delete", "partition delete", "collection", "tie", "batch")
+UNKEPT = "truncate in no kept segment"
 SHORT_TTL_SECONDS = 2
 LONG_TTL_SECONDS = 315_360_000
 
@@ -15,7 +16,7 @@ LONG_TTL_SECONDS = 315_360_000
 class Tiny:
     """See `Generator`."""
 
-    kinds = KINDS
+    kinds = (*KINDS, UNKEPT)
 
     def __init__(self, seed: int, ops: int) -> None:
         self.seed, self.ops = seed, ops
@@ -29,12 +30,15 @@ class Tiny:
         ]
 
     def minimum(self, ops: int) -> dict[str, int]:
-        return dict.fromkeys(KINDS, ops // 100)
+        return dict.fromkeys(KINDS, ops // 100) | {UNKEPT: min(1, ops // 100)}
 
     def __iter__(self) -> Iterator[Operation]:
         random = Random(f"{self.seed} tiny")
         for number in range(self.ops):
-            yield self._one(random, number)
+            if self.ops >= 100 and number == self.ops - 4:
+                yield Operation(UNKEPT, "TRUNCATE tiny.u", needs_all_up=True, kept_by=0)
+            else:
+                yield self._one(random, number)
 
     def _one(self, random: Random, number: int) -> Operation:
         kind = random.choice(KINDS)

@@ -6,11 +6,13 @@ for Cassandra there or not, depending on when it is flushed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from tests.ring.proof.generate.statements import insert
 from tests.ring.proof.generate.tables import ODD_NAMES, Column, Table, safe_name
 from tests.ring.proof.generate.values import KEY_TYPE, quoted
-from tests.ring.proof.generate.world import MOST_COLUMNS, World
+from tests.ring.proof.generate.world import MOST_COLUMNS, World, operation
 from tests.ring.proof.operations import Operation
 
 GC_GRACE_SECONDS: Final = (86_400, 864_000, 1_000_000)
@@ -132,3 +134,45 @@ def alter_options(world: World) -> list[Operation]:
 
 def truncate(world: World) -> list[Operation]:
     return [Operation("truncate", f"TRUNCATE {world.table().cql}", needs_all_up=True)]
+
+
+def truncate_unkept(world: World, kind: str, kept_by: int) -> list[Operation]:
+    """A TRUNCATE of a table that has a row, whose record is in no segment that a node keeps, or in one node's only."""
+    table = world.table(lambda table: table.cdc)
+    return [
+        _row("insert before a truncate", world, table),
+        Operation(kind, f"TRUNCATE {table.cql}", needs_all_up=True, kept_by=kept_by),
+    ]
+
+
+def same_id(world: World, *, changed: bool, after_batch: bool) -> list[Operation]:
+    """DROP, then CREATE … WITH ID of the same id: the same columns, or others beside the same key.
+
+    Every node is up: one that misses both takes the second table for the first, altered, and keeps the rows that it has."""
+    table = world.random.choice([table for table in world.tables if table.id])
+    world.tables.remove(table)
+    again = replace(table, columns=dict(table.columns), dropped={}, gone=set(table.gone), groups={}, cdc=True)
+    if changed:
+        _change_columns(world, again)
+    world.tables.append(again)
+    kind = f"create table with the same id{', a batch later' if after_batch else ''}{', other columns' if changed else ''}"
+    return [
+        _row("insert before a drop", world, table),
+        *_operation("drop table to create its id again", f"DROP TABLE {table.cql}", needs_all_up=True),
+        *_operation(kind, again.create(), needs_all_up=True, after_batch=after_batch),
+        _row("insert after a create", world, again),
+    ]
+
+
+def _change_columns(world: World, table: Table) -> None:
+    """Half of the columns go, three others come; the key stays: of another one, nothing of the first life could be decoded."""
+    old = [column for column in table.of_kind("static", "regular") if world.random.random() < 0.5]
+    table.gone |= {column.name for column in old}
+    new = [Column(world.name("other_"), "regular", kind) for kind in ("int", "text", table.keyspace.types.regular())]
+    left = [column for column in table.columns.values() if column not in old]
+    table.columns = {column.name: column for column in [*left, *new]}
+
+
+def _row(kind: str, world: World, table: Table) -> Operation:
+    columns = world.filled(table, [column.name for column in table.of_kind("regular")])
+    return operation(kind, insert(table, world.partition(table), world.row(table), columns))

@@ -58,6 +58,17 @@ def _tie(name: str) -> Card:
     return Card((kind, kind), make)
 
 
+def _unkept(kind: str, kept_by: int) -> Card:
+    make = partial(ddl.truncate_unkept, kind=kind, kept_by=kept_by)
+    return _script(make, "insert before a truncate", kind, all_up=True)
+
+
+def _same_id(*, changed: bool, after_batch: bool) -> Card:
+    make = partial(ddl.same_id, changed=changed, after_batch=after_batch)
+    create = f"create table with the same id{', a batch later' if after_batch else ''}{', other columns' if changed else ''}"
+    return _script(make, "insert before a drop", "drop table to create its id again", create, "insert after a create", all_up=True)
+
+
 def _edit(shape: str, how: Any, **options: Any) -> Callable[[World], Statement]:
     return lambda world: rows.edit(world, shape, how, **options)
 
@@ -173,6 +184,9 @@ CARDS: Final[list[tuple[int, Card]]] = [
     (1, _script(ddl.add_again, "add column again", all_up=True)),
     (1, _script(ddl.cdc_off_and_on, "cdc off", "cdc on", all_up=True)),
     (1, _script(ddl.truncate, "truncate", all_up=True)),
+    (1, _unkept("truncate in no kept segment", 0)),
+    (1, _unkept("truncate in one node's kept segment", 1)),
+    *((1, _same_id(changed=changed, after_batch=later)) for changed in (False, True) for later in (False, True)),
 ]
 """How often a card is in a deck, and the card."""
 _CROWD: Final = _script(

@@ -44,7 +44,8 @@ class Column:
 @dataclass
 class Table:
     """A table that exists. `partitions` by lane; `choices`: values by clustering column; `dropped`: columns that may come again, as they
-    were; `gone`: names of all that were ever dropped, which Cassandra gives to no column of another type."""
+    were; `gone`: names of all that were ever dropped, which Cassandra gives to no column of another type. `id`: of one that is dropped and
+    created again with the same id, which it has from the beginning."""
 
     keyspace: Keyspace
     name: str
@@ -57,6 +58,7 @@ class Table:
     dropped: dict[str, Column] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     groups: dict[str, list[list[str]]] = field(default_factory=dict)
+    id: str = ""
 
     @property
     def cql(self) -> str:
@@ -96,6 +98,7 @@ class Table:
         order = ", ".join(f"{quoted(column.name)} {'DESC' if column.descending else 'ASC'}" for column in self.clustering)
         options = [f"CLUSTERING ORDER BY ({order})"] if order else []
         options += ["cdc = true"] if self.cdc else []
+        options += [f"id = '{self.id}'"] if self.id else []
         options += [f"default_time_to_live = {self.default_ttl}"] if self.default_ttl else []
         return f"CREATE TABLE {self.cql} ({columns})" + (f" WITH {' AND '.join(options)}" if options else "")
 

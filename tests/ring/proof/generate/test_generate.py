@@ -61,6 +61,46 @@ def test_what_is_off_is_not_written(seed: int) -> None:
     assert all(operation.needs_all_up for operation in operations if operation.kind == "truncate")
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_comes_back_with_its_id_and_key_and_now_and_then_with_other_columns(seed: int) -> None:
+    generator = Generator(seed, 5 * OPERATIONS)
+    created = {_table(cql): cql for cql in generator.schema() if " id = '" in cql}
+    assert len(created) == 2
+    seen: Counter[tuple[bool, bool]] = Counter()
+    for before, after in pairwise(generator):
+        if before.kind == "drop table to create its id again":
+            name = before.cql.removeprefix("DROP TABLE ")
+            assert (_table(after.cql), _id(after.cql), _key(after.cql)) == (name, _id(created[name]), _key(created[name]))
+            assert before.needs_all_up
+            assert after.needs_all_up
+            seen[after.after_batch, "other columns" in after.kind] += 1
+        if after.kind == "rename key column" and (name := after.cql.split(" RENAME ")[0].removeprefix("ALTER TABLE ")) in created:
+            old, new = after.cql.split(" RENAME ")[1].split(" TO ")
+            created[name] = created[name].replace(old, new)
+    assert set(seen) == {(False, False), (False, True), (True, False), (True, True)}
+
+
+def _table(cql: str) -> str:
+    return cql.removeprefix("CREATE TABLE ").split(" (")[0]
+
+
+def _id(cql: str) -> str:
+    return cql.split(" id = '")[1].split("'")[0]
+
+
+def _key(cql: str) -> str:
+    return cql.split("PRIMARY KEY (")[1].split(") WITH")[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_no_segment_records_follows_on_a_row_of_a_captured_table(seed: int) -> None:
+    pairs = [pair for pair in pairwise(Generator(seed, OPERATIONS)) if pair[1].kept_by is not None]
+    assert {after.kept_by for _, after in pairs} == {0, 1}
+    for before, after in pairs:
+        assert after.needs_all_up
+        assert before.cql.startswith(f"INSERT INTO {after.cql.removeprefix('TRUNCATE ')} (")
+
+
 @pytest.mark.cassandra
 def test_cassandra_refuses_nothing(cassandra_node: Node) -> None:
     """Some hundred operations; `python -m tests.ring.proof` runs as many as one likes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from cassandra.query import UNSET_VALUE
 
@@ -76,6 +77,11 @@ class World:
         for number, shape in enumerate(shapes):
             self.tables.append(make.by_chance(self.keyspaces[number % 2], f"t{number}", shape=shape))
         self.tables += [make.by_chance(keyspace, "fleeting", fleeting=True) for keyspace in self.keyspaces]
+        self.tables += [self._with_id(make.by_chance(keyspace, "again", shape=(1, 2))) for keyspace in self.keyspaces]
+
+    def _with_id(self, table: Table) -> Table:
+        table.id = str(UUID(int=self.random.getrandbits(128), version=4))
+        return table
 
     def schema(self) -> list[str]:
         statements = [cql for keyspace in self.keyspaces for cql in keyspace.create(DATACENTER)]
