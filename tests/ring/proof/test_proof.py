@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ring.proof.cli import Wanted, noticed, run
+from tests.ring.proof.schedule import NODES
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -20,4 +21,8 @@ def test_a_small_ring_equals_its_tables_and_a_broken_rule_shows(tmp_path: Path) 
     assert outcome.events
     assert outcome.steps["start"] == outcome.steps["kill"] == 1
     assert outcome.steps["operations that one node alone took"]
-    assert noticed("partition-deletion", kept, tmp_path, set()), "partition deletions are not honoured, and nobody has noticed"
+    assert outcome.wanted == {"hold": 1, "purge": 1, "let in": 1}
+    assert {what: least for what, least in outcome.wanted.items() if outcome.steps[what] < least} == {}
+    assert (outcome.steps["segments released"], outcome.steps["segments let in"]) == (1, NODES)
+    for rule in ("partition-deletion", "purge-clock"):
+        assert noticed(rule, kept, tmp_path, set()), f"the rule {rule} is broken, and nobody has noticed"
