@@ -1,8 +1,8 @@
 """The command of the proof: one run, a replay, a smaller failing run, or sabotages. Exit code 0 when everything is as it should be.
 
 python -m tests.ring.proof --seed 7 --ops 20000 [--keep FOLDER] [--json FILE] [--shrink]
-python -m tests.ring.proof --replay FOLDER [--sabotage RULE|all]
-python -m tests.ring.proof --sabotage RULE|all [--seed 7] [--ops 600]
+python -m tests.ring.proof --replay FOLDER [--sabotage RULE,RULE|all]
+python -m tests.ring.proof --sabotage RULE,RULE|all [--seed 7] [--ops 600]
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="two small tables, for a quick look")
     parser.add_argument("--keep", type=Path, help="a new folder for all that a replay needs")
     parser.add_argument("--replay", type=Path, help="do again, without a ring, what was kept there")
-    parser.add_argument("--sabotage", help="break this rule of the product, or each (`all`), and see that it shows")
+    parser.add_argument("--sabotage", help="break this rule of the product, or several by comma, or each (`all`), and see that it shows")
     parser.add_argument("--shrink", action="store_true", help="after a failure look for the smallest run that fails")
     parser.add_argument("--json", type=Path, help="write the report there too")
     parser.add_argument("--folder", type=Path, help="a new folder for ring, bucket and warehouse, which stays; else a temporary one")
@@ -182,7 +182,7 @@ def _fails(wanted: Wanted, temporary: Path) -> bool:
 
 def _sabotaged(options: argparse.Namespace) -> int:
     """Replay one recording under each rule, each in a process of its own, for a process is patched for good."""
-    rules = list(sabotage.RULES) if options.sabotage == "all" else [options.sabotage]
+    rules = list(sabotage.RULES) if options.sabotage == "all" else options.sabotage.split(",")
     if unknown := [rule for rule in rules if rule not in sabotage.RULES]:
         raise ValueError(f"`{unknown[0]}` is no rule that can be broken. These are:\n{sabotage.listed()}")
     with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
