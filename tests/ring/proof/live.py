@@ -200,8 +200,10 @@ class Live:
             self._prepared = {}
 
     def _truncate(self, operation: Operation, kept_by: int) -> None:
-        """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a captured write. For one that is to be
-        kept, a row is written that is on one node only. It counts if that many nodes keep the segment that their record points to."""
+        """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a captured
+        write. For one that is to be kept, a row is written that is on one node only.
+
+        It counts if that many nodes keep the segment that their record points to."""
         self._wait_for_hints()
         self._do_roll(self.ring.nodes[0])
         session = self._current()
@@ -218,8 +220,9 @@ class Live:
 
     def _keeps_last_truncate(self, node: Node) -> bool:
         """Whether the node has an index of the segment that its last record of a TRUNCATE points to."""
-        (host,) = (host for host in self._current().cluster.metadata.all_hosts() if host.address == node.address)
-        (row,) = self._current().execute("SELECT truncated_at FROM system.local", host=host)
+        session = self._current()
+        (host,) = (host for host in session.cluster.metadata.all_hosts() if host.address == node.address)
+        (row,) = session.execute("SELECT truncated_at FROM system.local", host=host)
         last = max(records(row.truncated_at), key=lambda record: int(record["at"]))
         return any(node.cdc_raw.glob(f"CommitLog-*-{last['segment']}_cdc.idx"))
 
@@ -367,17 +370,20 @@ class Live:
         return self._do_batch(self.ring.nodes[0])
 
     def _do_hold(self, node: Node) -> None:
-        """Take in segments of which a part cannot be used: a write that two other replicas hold too, in one node's segment; and in every
-        node's one writes of `_HELD`, one of which is deleted at once. A row of `_PURGED` is in the same segments, and is deleted too."""
+        """Take in segments of which a part cannot be used: in one node's a write that the other replicas have too,
+        and in every node's one writes of `_HELD`, one of which is deleted at once. A row of `_PURGED` is in the same
+        segments, and is deleted too."""
         session = self._all_up()
-        key, marks = 10 * self.outcome.steps["hold"], [f"proof: {what} {self.outcome.steps['hold']}" for what in ("given up", "held")]
-        self._write(f"INSERT INTO {_HELD} (p, v) VALUES ({key}, '{marks[0]}')", session)
+        number = self.outcome.steps["hold"]
+        key, given_up, late = 10 * number, f"proof: given up {number}", f"proof: held {number}"
+        self._write(f"INSERT INTO {_HELD} (p, v) VALUES ({key}, '{given_up}')", session)
         self._ship_everything()
-        self._given_up = self.pipeline.damage(marks[0].encode(), held.flip, most=1)
-        for table, p, text in ((_PURGED, key, "goes"), (_PURGED, key + 1, "stays"), (_HELD, key + 1, marks[1]), (_HELD, key + 2, marks[1])):
+        self._given_up = self.pipeline.damage(given_up.encode(), held.flip, most=1)
+        rows = [(_PURGED, key, "goes"), (_PURGED, key + 1, "stays"), (_HELD, key + 1, late), (_HELD, key + 2, late)]
+        for table, p, text in rows:
             self._write(f"INSERT INTO {table} (p, v) VALUES ({p}, '{text}')", session)
         self._ship_everything()
-        self._held = self.pipeline.damage(marks[1].encode(), held.garble)
+        self._held = self.pipeline.damage(late.encode(), held.garble)
         self._do_batch(node)
         for name in (*self._given_up, *self._held):
             if name not in self.pipeline.held():
