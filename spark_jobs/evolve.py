@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
@@ -31,6 +31,8 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+
+from writetime.errors import BatchBusy
 
 Path = tuple[str, ...]
 
@@ -173,6 +175,15 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+class Kept(NamedTuple):
+    """A commit to a table: its snapshot, the one before it, whether that one is kept too, and what it says of itself."""
+
+    id: int
+    parent: int | None
+    has_parent: bool
+    summary: dict[str, str]
+
+
 class IcebergTable:
     """One table of the catalog, for what SQL cannot do at once."""
 
@@ -222,6 +233,42 @@ class IcebergTable:
         """What the commits that are kept tell of themselves, the latest last."""
         metadata = self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current())
         return [snapshot["summary"] for snapshot in json.loads(metadata).get("snapshots", ())]
+
+    @property
+    def lineage(self) -> list[Kept]:
+        """The commits that readers see the outcome of, the latest first, as far as they are kept. What was rolled back is none of them."""
+        metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current()))
+        kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+        found: list[Kept] = []
+        at = metadata.get("current-snapshot-id")
+        while (each := kept.get(at)) is not None:
+            at = each.get("parent-snapshot-id")
+            found.append(Kept(each["snapshot-id"], at, at in kept, each["summary"]))
+        return found
+
+    def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
+        """Let readers see the snapshot `target` again (None: no rows at all), and set the properties, in one commit. `check` is called
+        when the table is fixed that has `seen` for its snapshot: whatever anybody commits later makes it fail.
+
+        ManageSnapshots would try again on top of that, and take it away too."""
+        operations = self._table.operations()
+        base = operations.refresh()
+        now = base.currentSnapshot()
+        if now is None or int(now.snapshotId()) != seen:
+            raise BatchBusy(
+                "somebody has written to the table meanwhile", operation="roll a warehouse table back", obj=self.name, hint="Run it again."
+            )
+        check()
+        made = self._java("org.apache.iceberg.TableMetadata").buildFrom(base)
+        made = made.removeRef("main") if target is None else made.setBranchSnapshot(target, "main")
+        if properties:
+            told = self._java("java.util.HashMap")()
+            for name, value in properties.items():
+                told.put(name, value)
+            made = made.setProperties(told)
+        operations.commit(base, made.build())
+        self.refresh()
+        self._spark.catalog.refreshTable(self.name)
 
     def evolve(self, plan: Steps, properties: Mapping[str, str], check: Callable[[], None]) -> None:
         """Take the steps and set the properties: readers see all of it or nothing. `check` is called when the table that this begins with

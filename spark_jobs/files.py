@@ -28,7 +28,7 @@ from spark_jobs.encode import Encoder, Life
 from spark_jobs.failures import spark_failures
 from spark_jobs.scan import Batches
 from spark_jobs.warehouse import Warehouse
-from writetime.batch.documents import Document
+from writetime.batch.documents import Document, Sealed
 from writetime.batch.plan import read_manifest, read_schema
 from writetime.config import EventsConfig, FilesConfig, PipelineConfig
 from writetime.envelope import About, rows_of
@@ -57,9 +57,11 @@ def files_up_to(files: FilesConfig) -> int:
     return done.batch if done else 0
 
 
-def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: SparkSession, since: int, upto: int) -> Filed:
-    """Write the events of the batches after `since`, up to `upto`. What cannot be written of one table is raised when the others are there:
-    the note says so of none of these batches then, and the next run writes them again, the same."""
+def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: SparkSession, since: int, sealed: Sealed) -> Filed:
+    """Write the events of the batches after `since`, up to the one `sealed`, without those that were voided. What
+    cannot be written of one table is raised when the others are there: the note says so of none of these batches then, and the next run
+    writes them again, the same."""
+    upto = sealed.number
     learner = read_schema(store, config.cluster.name, upto)
     schema = learner.schema()
     addresses = read_manifest(store, config.cluster.name, upto).nodes
@@ -68,7 +70,7 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
     for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
         try:
             with spark_failures(table.full_name):
-                if (changes := warehouse.open_changes(table)) is not None:
+                if (changes := warehouse.open_changes(table, sealed.voided)) is not None:
                     about = About(config.cluster.name, table.keyspace, table.name, addresses)
                     life = Life(table, changes, about, "")
                     events += _write(FileWriter.of(files, config.events, life), life, since, upto)

@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs import telling
+from spark_jobs import telling, voids
 from spark_jobs.ending import ends_telling
 from spark_jobs.events import EventPlan, of_no_row, typed
 from spark_jobs.explode import ExplodePlan, exploder
@@ -66,13 +66,21 @@ from writetime.batch.documents import (
 from writetime.batch.identity import owner
 from writetime.batch.logs_in import begun, is_late, node_ends
 from writetime.batch.pieces import of_batch, with_bytes
-from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
+from writetime.batch.plan import not_voided, read_manifest, read_schema, read_sealed, seal
 from writetime.batch.report import batch_text
 from writetime.batch.truncations import Purged
+from writetime.batch.void import voided_before
 from writetime.columns import why_not
 from writetime.commitlog.own import decode_own
 from writetime.config import PipelineConfig, load
-from writetime.errors import AccountingMismatch, BatchError, DecodeError, PreconditionFailed, SchemaError, WritetimeError
+from writetime.errors import (
+    AccountingMismatch,
+    BatchError,
+    DecodeError,
+    PreconditionFailed,
+    SchemaError,
+    WritetimeError,
+)
 from writetime.join.order import dropped_columns
 from writetime.join.partition import MICROSECONDS
 from writetime.model import Mutation
@@ -108,11 +116,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: PipelineConfig, number: int) -> Sealed:
-    """Run the batch, or give the outcome of one that is already sealed."""
+    """Run the batch, or give the outcome of one that is already sealed. BatchError if it was voided."""
     store = open_store(config.bucket)
     done = read_sealed(store, config.cluster.name, number)
     if done is not None:
-        return done
+        return not_voided(done)
     manifest = read_manifest(store, config.cluster.name, number)
     base = read_sealed(store, config.cluster.name, manifest.base) if manifest.base else None
     if manifest.base and base is None:
@@ -125,11 +133,13 @@ def run(config: PipelineConfig, number: int) -> Sealed:
     try:
         if manifest.kind == "maintain" and base is not None:
             return maintain(config, store, spark, manifest, base)
-        return without_unwritable(lambda: Batch(config, store, spark, manifest, base).run(), store, manifest, spark)
+        voided = voided_before(store, manifest, base)
+        return without_unwritable(lambda: Batch(config, store, spark, manifest, base, voided=voided).run(), store, manifest, spark)
     except WritetimeError as error:
         done = read_sealed(store, config.cluster.name, number)
         if done is None:
             raise
+        not_voided(done)
         log.warning("another driver has sealed the batch", batch=number, **error.as_dict())
         return done
     finally:
@@ -145,7 +155,8 @@ class Batch:
     attempt of the batch may have told of; `rebuilt`, by name, those whose state begins anew; `untold`, by name, those of which
     something has changed that the stream does not tell; `rows`, by name, how many rows those have by now that were written to, None if
     nobody tells; `absent` are the segments that it goes without, and `additions` how many verdicts were found after its first run (see
-    `writetime.batch.pinned`); `drops` are the tables that a schema change drops, and when, by its version and bytes."""
+    `writetime.batch.pinned`); `drops` are the tables that a schema change drops, and when, by its version and bytes; `voided` are the
+    batches before it that take no effect, with their ids."""
 
     config: PipelineConfig
     store: Store
@@ -169,6 +180,7 @@ class Batch:
     additions: int = 0
     local: LocalDocument = field(default_factory=LocalDocument)
     drops: dict[tuple[int, bytes], dict[UUID, int]] = field(default_factory=dict)
+    voided: dict[int, UUID | None] = field(default_factory=dict)
 
     def run(self) -> Sealed:
         surveyed = self._survey().persist()
@@ -187,12 +199,14 @@ class Batch:
         # Read twice for every table.
         events = self._typed_events(folded, schema, captured).persist()
         self._account_events(events, schema, captured)
+        voids.take_back(self._warehouse(), self.store, self.manifest, self.voided)
         self._commit_quarantine()
         self._commit_changes(events, schema, captured)
         state = self._commit_state(folded, captured)
         self._note_undecided(folded)
         self.rebuilt = {table.label for table in captured if table.id in self.local.opened}
         self._commit_current(events, schema, captured)
+        voids.expect_settled(self._warehouse(), self.manifest, self.voided, captured)
         return self._seal(state)
 
     # --- reading ---------------------------------------------------------------------------------------------------------
@@ -581,7 +595,7 @@ class Batch:
             about = json.loads(self.store.read(name))
             if about["quarantined_as"] in bad or any(problem.covers(about) for problem in many):
                 continue
-            if about.get("settled_in") in (None, self.manifest.number):
+            if about.get("settled_in") in (None, self.manifest.number, *self.voided):
                 found.append(Settled(**{field: about.get(field) for field in Settled.model_fields}))
                 self.store.put(name, json.dumps(about | {"settled_in": self.manifest.number}, indent=1).encode())
         return found
@@ -786,6 +800,7 @@ class Batch:
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             horizon=self.base.horizon if self.base else None,
             kept_from=self.base.kept_from if self.base else None,
+            voided=self.voided,
             events=sum(account.events for account in accounting),
         )
         return seal(self.store, self.manifest.cluster, sealed)

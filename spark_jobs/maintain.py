@@ -28,20 +28,23 @@ import structlog
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs import voids
 from spark_jobs.ending import ends_telling
 from spark_jobs.session import spark_session
 from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
 from spark_jobs.tidy import tidy
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
 from writetime.batch.archive import sweep
 from writetime.batch.asked import sweep_answers
 from writetime.batch.documents import Manifest, Sealed
+from writetime.batch.identity import owner
 from writetime.batch.local import read_local
 from writetime.batch.logs_in import held_back, purge_clock
 from writetime.batch.maintained import Files, Maintained, Tidied, size_of_state
-from writetime.batch.plan import read_manifest, read_schema, read_sealed, seal
+from writetime.batch.plan import not_voided, read_manifest, read_schema, read_sealed, seal
 from writetime.batch.shelve import whole_hour
+from writetime.batch.void import voided_before
 from writetime.config import PipelineConfig, load
 from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
 from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
@@ -72,11 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(config: PipelineConfig, number: int) -> Sealed:
-    """Run the batch, or give the outcome of one that is already sealed."""
+    """Run the batch, or give the outcome of one that is already sealed. BatchError if it was voided."""
     store = open_store(config.bucket)
     done = read_sealed(store, config.cluster.name, number)
     if done is not None:
-        return done
+        return not_voided(done)
     manifest = read_manifest(store, config.cluster.name, number)
     base = read_sealed(store, config.cluster.name, manifest.base) if manifest.base else None
     if manifest.kind != "maintain" or base is None:
@@ -129,7 +132,11 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         table_id: versions.after(written.get(UUID(table_id), {})).purged_up_to(newest.get(UUID(table_id)))
         for table_id, versions in base.state.items()
     }
-    tidied = tidy_warehouse(config, spark, schema, base, number)
+    voided, tidied = voided_before(store, manifest, base), []
+    if (warehouse := _warehouse(config, store, spark, manifest)) is not None:
+        # First: the snapshots to roll back to may expire.
+        voids.take_back(warehouse, store, manifest, voided)
+        tidied = tidy_warehouse(warehouse, schema, base, number)
     _carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
@@ -143,6 +150,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
             "horizon": _horizon([task.before for task, after, _ in done if after is not None], base),
             "kept_from": _kept_from(config, manifest, base),
             "events": 0,
+            "voided": voided,
         }
     )
     outcome = seal(store, cluster, sealed)
@@ -183,12 +191,17 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
                 yield Task(table_id, bucket, uri, version, names.state_lease(*place), clock.before)
 
 
-def tidy_warehouse(config: PipelineConfig, spark: SparkSession, schema: Schema, base: Sealed, number: int) -> list[Tidied]:
-    """Put files of the warehouse together, and let old snapshots go; what came of it."""
+def _warehouse(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest) -> Warehouse | None:
     if config.catalog is None:
-        return []
+        return None
+    who, fence = owner(store, manifest.cluster, config.pipeline), Fence(store, manifest.cluster)
+    return Warehouse(spark, config.catalog.name, config.warehouse, fence, owner=who, batch_id=manifest.id)
+
+
+def tidy_warehouse(warehouse: Warehouse, schema: Schema, base: Sealed, number: int) -> list[Tidied]:
+    """Put files of the warehouse together, and let old snapshots go; what came of it."""
     tables = [schema.tables[table_id] for table_id in map(UUID, sorted(base.state)) if table_id in schema.tables]
-    found = tidy(Warehouse(spark, config.catalog.name, config.warehouse), tables)
+    found = tidy(warehouse, tables)
     for done in (each for each in found if not each.trouble):
         changed = {part: f"{getattr(done.before, part)} -> {getattr(done.after, part)}" for part in Files.model_fields}
         log.info("table tidied", batch=number, table=done.name, **changed)

@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
 from typing import Any
@@ -34,6 +34,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse, may_be_respelled
 from writetime import __version__, envelope, names
 from writetime.batch.check import known_schema
+from writetime.batch.documents import Sealed
 from writetime.batch.identity import owner
 from writetime.batch.pieces import Piece, of_batch, unsent, with_bytes
 from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
@@ -89,7 +90,7 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     if again and config.kafka is not None:
         expect_own(config.kafka, owner(store, config.cluster.name, config.pipeline))
         _forget(config, config.kafka, store, again, sealed.number)
-    sinks = _Sinks(config, store, sealed.number, everything)
+    sinks = _Sinks(config, store, sealed, everything)
     published = sinks.known or Published(batch=0, events=0)
     published = published.model_copy(update={"events": 0})
     not_filed = sinks.not_filed
@@ -99,7 +100,7 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
             if sinks.files_due:
                 published, not_filed = sinks.to_files(spark, published)
             if config.kafka is not None and sinks.kafka_due:
-                published = Outbox(config, config.kafka, store, spark, sealed.number).drain(everything=everything)
+                published = Outbox(config, config.kafka, store, spark, sealed.number, sealed.voided).drain(everything=everything)
         finally:
             spark.stop()
     published = published if config.kafka is None else _with_heartbeat(config, config.kafka, store, published)
@@ -109,10 +110,11 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
 
 
 class _Sinks:
-    """Where events go, and which of these lack something of the batches up to `upto`. `everything`: look at all of it."""
+    """Where events go, and which of these lack something of the batches up to the one `sealed`. `everything`: look at all of it."""
 
-    def __init__(self, config: PipelineConfig, store: Store, upto: int, everything: bool) -> None:
-        self.config, self.store, self.upto = config, store, upto
+    def __init__(self, config: PipelineConfig, store: Store, sealed: Sealed, everything: bool) -> None:
+        self.config, self.store, self.sealed = config, store, sealed
+        upto = sealed.number
         self.known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name, upto)
         behind = self.known is None or self.known.batch < upto or bool(self.known.waiting)
         self.kafka_due = config.kafka is not None and (everything or behind)
@@ -132,7 +134,7 @@ class _Sinks:
         """Write the files. How far events are now, where there is no Kafka to say that; and what has failed, which holds up nothing."""
         assert self.config.files is not None
         try:
-            done = to_files(self.config, self.config.files, self.store, spark, self._filed, self.upto)
+            done = to_files(self.config, self.config.files, self.store, spark, self._filed, self.sealed)
         except WritetimeError as error:
             return published, error
         if self.config.kafka is None:
@@ -187,14 +189,17 @@ def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | N
 
 
 class Outbox:
-    """The changes tables of all captured tables, up to the last sealed batch."""
+    """The changes tables of all captured tables, up to the last sealed batch, without those that were voided."""
 
-    def __init__(self, config: PipelineConfig, kafka: KafkaConfig, store: Store, spark: SparkSession, upto: int) -> None:
+    def __init__(
+        self, config: PipelineConfig, kafka: KafkaConfig, store: Store, spark: SparkSession, upto: int, voided: Iterable[int] = ()
+    ) -> None:
         self.config = config
         self.kafka = kafka
         self.store = store
         self.spark = spark
         self.upto = upto
+        self.voided = frozenset(voided)
         self.owner = owner(store, config.cluster.name, config.pipeline)
 
     def drain(self, *, everything: bool) -> Published:
@@ -242,7 +247,7 @@ class Outbox:
         topics: dict[str, str] = {}
         for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
             try:
-                if changes := warehouse.open_changes(table):
+                if changes := warehouse.open_changes(table, self.voided):
                     topics[table.full_name] = self._topic(table)
                     about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
                     found[table.full_name].append(Life(table, changes, about, topics[table.full_name]))
@@ -366,6 +371,8 @@ class Outbox:
         cluster = self.config.cluster.name
         before, last = read_schema(self.store, cluster, since).schema(), None
         for number in range(since + 1, self.upto + 1):
+            if number in self.voided:
+                continue
             # What has not changed is not read again.
             held = self.store.head(names.batch_object(cluster, number, "schema"))
             if held is None or held.crc32c == last:

@@ -11,7 +11,7 @@ SQL; does not know where rows come from.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jobs.evolve import IcebergTable, Path, Steps, converted, quoted, steps, type_ddl
+from spark_jobs.evolve import IcebergTable, Kept, Path, Steps, converted, quoted, steps, type_ddl
 from spark_jobs.failures import why
 from spark_jobs.pages import last_rows, told_rows
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
@@ -36,7 +36,7 @@ from spark_jobs.scan import Batches
 from writetime.batch.identity import Owner
 from writetime.batch.pieces import Piece
 from writetime.batch.pinned import VerdictAdded, addition
-from writetime.batch.plan import read_sealed
+from writetime.batch.plan import not_voided, read_sealed
 from writetime.config import WarehouseConfig
 from writetime.cql.names import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
 from writetime.errors import BatchBusy, BatchError
@@ -52,8 +52,9 @@ log = structlog.get_logger()
 _BATCH_PROPERTY = "writetime.batch"
 _BATCH_ID_PROPERTY = "writetime.batch-id"
 _STEP_PROPERTY = "writetime.step"
-"""Of a snapshot: the batch that made it, its id, and whether it brought `rows`, took the values of `dropped` columns, or, as `refill`,
-moved values to a column of another type."""
+_VOID_PROPERTY = "writetime.void"
+"""Of a snapshot: the batch that made it, its id, and whether it brought `rows`, took the values of `dropped` columns, as `refill` moved
+values to a column of another type, or took back what `void` batches had committed, of which it names the numbers."""
 _SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
@@ -150,7 +151,8 @@ class Fence:
     additions: int = 0
 
     def check(self, batch: int) -> None:
-        if read_sealed(self.store, self.cluster, batch) is not None:
+        if (sealed := read_sealed(self.store, self.cluster, batch)) is not None:
+            not_voided(sealed)
             raise BatchError("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
         if self.store.head(addition(self.cluster, batch, self.additions + 1)) is not None:
             raise VerdictAdded(
@@ -254,9 +256,9 @@ class Warehouse:
             return str(error)
         return None
 
-    def open_changes(self, table: Table) -> Changes | None:
-        """This life's changes as they are now, or None if there are none yet. BatchError, retriable, if another life took the name
-        meanwhile."""
+    def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
+        """This life's changes as they are now, without those of batches that were `voided`, or None if there are none yet. BatchError,
+        retriable, if another life took the name meanwhile."""
         name = self.changes_of(table)
         held = None if name is None else IcebergTable(self.spark, name)
         if held is None or held.snapshot is None:
@@ -270,6 +272,8 @@ class Warehouse:
             rows = self.spark.sql(f"SELECT * FROM {name} VERSION AS OF {held.snapshot}")
         except PySparkException as error:
             raise moved from error
+        if without := sorted(voided):
+            rows = rows.filter(~F.col("batch").isin(without))
         told = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
         return Changes(rows, {version: json.loads(text) for version, text in told.items()})
 
@@ -300,15 +304,113 @@ class Warehouse:
             seen, _ = self._look_at(held, batch)
             if seen is None or not any(each.get(_BATCH_PROPERTY) == str(batch) for each in held.summaries):
                 return
-            nothing = self.spark.createDataFrame([], held.columns)
-            try:
-                self._overwrite(held.name, seen, nothing, F.col("batch") == batch, self._about(batch))
-            except Py4JJavaError as error:
-                if _MIXED not in str(error):
-                    raise
+            self._remove_events(held, seen, batch, batch, self._about(batch))
+
+    def _remove_events(self, held: IcebergTable, seen: int, gone: int, batch: int, about: Mapping[str, str]) -> None:
+        """Take the events of the batch `gone` out of a changes table, if nobody has written such since the snapshot `seen`."""
+        nothing = self.spark.createDataFrame([], held.columns)
+        try:
+            self._overwrite(held.name, seen, nothing, F.col("batch") == gone, about)
+        except Py4JJavaError as error:
+            if _MIXED not in str(error):
+                raise
+            self._expect_open(batch)
+            with self._notes.told(about):
+                self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
+
+    # --- what voided batches have left ----------------------------------------------------------------------------------------
+
+    def take_back_voided(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> list[str]:
+        """Take back what batches that were `voided` have committed of this life: their events go from its changes, its current rows are
+        rolled back to where they were before. Names of the tables that this changes.
+
+        BatchError if rows of another batch stand above theirs: nobody can tell these apart. BatchBusy if somebody writes meanwhile."""
+        with self._fenced(batch):
+            done = []
+            for name in self._places_of(self._changes_in(table), table):
+                held = IcebergTable(self.spark, name)
+                done += [name for number in _left_by(held.lineage, voided) if self._take_back_events(held, number, batch)]
+            for name in self._places_of(self._current_in(table), table):
+                done += [name] if self._take_back_rows(IcebergTable(self.spark, name), voided, batch) else []
+            return done
+
+    def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
+        """Whether no rows of a voided batch stand in this life's current rows, and none of this batch were rolled back with such."""
+        mine = {batch: self.batch_id}
+        for name in self._places_of(self._current_in(table), table):
+            held = IcebergTable(self.spark, name)
+            held.refresh()
+            lineage, summaries = held.lineage, held.summaries
+            rolled_back = _rows_in(summaries, mine) and not _rows_in([each.summary for each in lineage], mine)
+            if rolled_back or _rows_in([each.summary for each in lineage], voided):
+                return False
+        return True
+
+    def take_back_voided_pieces(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
+        """The same of the quarantine table: what voided batches of the cluster could not use goes, and what they had settled waits."""
+        name = self.quarantine()
+        held = None if name is None else self._held(name)
+        found = _left_by(held.lineage, voided) if held is not None else []
+        for number in found:
+            where, about = f"cluster = {_text(cluster)}", self._about_void(number, batch)
+            with self._fenced(batch), self._notes.told(about):
                 self._expect_open(batch)
-                with self._notes.told(self._about(batch)):
-                    self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch}")
+                self.spark.sql(f"UPDATE {name} SET settled_in = NULL WHERE {where} AND settled_in = {number}")
+                self.spark.sql(f"DELETE FROM {name} WHERE {where} AND batch = {number} AND segment IS NOT NULL")
+            log.info("quarantine of a voided batch taken back", batch=batch, voided=number)
+
+    def _places_of(self, namespace: str, table: Table) -> list[str]:
+        """Names of the tables in a namespace that hold this life's rows: the plain one, or the one that it was moved to."""
+        plain = to_column(table.name)
+        found = []
+        for name in (self._name(namespace, called) for called in (plain, _life_name(plain, table.id))):
+            properties = {} if (held := self._held(name)) is None else held.properties
+            # What is another pipeline's this one goes without.
+            theirs = self.owner is not None and self.owner.other(properties.get(_OWNER_PROPERTY)) is not None
+            if properties.get(_ID_PROPERTY) == str(table.id) and not theirs:
+                found.append(name)
+        return found
+
+    def _take_back_events(self, held: IcebergTable, number: int, batch: int) -> bool:
+        held.refresh()
+        seen = held.snapshot
+        self._expect_open(batch)
+        if seen is None:
+            return False
+        self._remove_events(held, seen, number, batch, self._about_void(number, batch))
+        log.info("changes of a voided batch taken back", table=held.name, batch=batch, voided=number)
+        return True
+
+    def _take_back_rows(self, held: IcebergTable, voided: Mapping[int, UUID | None], batch: int) -> bool:
+        held.refresh()
+        lineage = held.lineage
+        found = _rows_in([each.summary for each in lineage], voided)
+        if not found:
+            return False
+        last = found[-1]
+        first, gone = lineage[last], lineage[: last + 1]
+        # What this very batch has written on top is written again: it is not sealed.
+        mine = {**voided, batch: self.batch_id}
+        others = [each.summary for each in gone if each.summary.get("operation") != "replace" and _batch_of(each.summary, mine) is None]
+        number = _batch_of(first.summary, voided)
+        if others or not (first.has_parent or first.parent is None):
+            above = others[0].get(_BATCH_PROPERTY, "of somebody else") if others else ""
+            why = f"rows of batch {above} stand above them" if others else "the snapshot before them has expired"
+            raise BatchError(
+                f"it holds rows of batch {number}, which was voided, and {why}",
+                operation="take back a voided batch",
+                obj=held.name,
+                hint="Roll the table back by hand to a snapshot before that batch and replay the hours since, or drop it and build it "
+                "again from the archive.",
+            )
+        held.roll_back(lineage[0].id, first.parent, _undone(gone), lambda: self._expect_open(batch))
+        log.info("current rows of a voided batch taken back", table=held.name, batch=batch, voided=number)
+        return True
+
+    def _about_void(self, number: int, batch: int) -> dict[str, str]:
+        return {**self._about(batch, "void"), _VOID_PROPERTY: str(number)}
+
+    # --- current rows ---------------------------------------------------------------------------------------------------------
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""
@@ -474,7 +576,7 @@ class Warehouse:
         sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
         lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
         self._expect_open(batch)
-        with self._notes.told(self._about(batch, "refill")):
+        with self._notes.told({**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}):
             self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
         held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
 
@@ -506,7 +608,8 @@ class Warehouse:
         pipelines write to a `shared` table as well."""
         held.refresh()
         summaries = held.summaries
-        seen = held.snapshot, _has_batch(summaries, batch)
+        # What was rolled back is in the table no more.
+        seen = held.snapshot, _has_batch([each.summary for each in held.lineage], batch)
         self._expect_open(batch)
         if self.batch_id is not None and not shared:
             self._expect_own_chain(held.name, summaries, batch)
@@ -661,6 +764,44 @@ def _life(held: IcebergTable) -> str:
 
 def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
     return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
+
+
+def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
+    """Which of these batches has made the snapshot; None if none has."""
+    number, told = int(summary.get(_BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
+    if number not in batches or (told is not None and batches[number] is not None and told != str(batches[number])):
+        return None
+    return number
+
+
+def _rows_in(summaries: Sequence[Mapping[str, str]], batches: Mapping[int, UUID | None]) -> list[int]:
+    """Where, in a table's commits, these batches have brought current rows."""
+    return [at for at, told in enumerate(summaries) if told.get(_STEP_PROPERTY) == "rows" and _batch_of(told, batches) is not None]
+
+
+def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list[int]:
+    """Those of the voided batches that have committed to the table, and were not taken back since."""
+    done: set[int] = set()
+    found: set[int] = set()
+    for told in (each.summary for each in lineage):
+        if told.get(_STEP_PROPERTY) == "void":
+            done.add(int(told.get(_VOID_PROPERTY, 0)))
+        elif (number := _batch_of(told, voided)) is not None and number not in done:
+            found.add(number)
+    return sorted(found)
+
+
+def _undone(gone: Sequence[Kept]) -> dict[str, str]:
+    """Properties that make the next batch take the steps again that are rolled back with the rows."""
+    properties: dict[str, str] = {}
+    # The oldest last: what was to be refilled then is.
+    for told in (each.summary for each in gone):
+        if told.get(_STEP_PROPERTY) == "dropped":
+            properties[_DROPPED_PROPERTY] = "{}"
+        if told.get(_STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in told:
+            younger = json.loads(properties.get(_REFILL_PROPERTY, "{}"))
+            properties[_REFILL_PROPERTY] = json.dumps(json.loads(told[_REFILL_PROPERTY]) | younger)
+    return properties
 
 
 def _keys(shape: RowShape) -> dict[str, str]:

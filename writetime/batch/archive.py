@@ -41,6 +41,9 @@ def archive(store: Store, cluster: str, number: int) -> dict[str, Moved]:
             obj=names.batch_object(cluster, number, "sealed"),
             hint="Run the batch to its end first; clear its ingest task.",
         )
+    if sealed.void is not None:
+        # Its segments come in again.
+        return {}
     done = names.batch_object(cluster, number, "archived")
     if store.head(done):
         return {}

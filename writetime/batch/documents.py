@@ -349,8 +349,16 @@ class HeldDocument(Document):
     held: list[str]
 
 
+class Void(Document):
+    """A person's decision that a batch takes no effect. `base`: the last effective batch before it (0: none), where the next one starts."""
+
+    reason: str
+    by: str
+    base: int
+
+
 class Sealed(Document):
-    """The outcome of a batch; that this object exists is the seal.
+    """The outcome of a batch; that this object exists is the seal. With a `void` it has no outcome: its input is planned again.
 
     Where many segments are held their names are in an object beside it (`held_in`): a seal does not grow with what waits. `read` gives it
     with all of them, whichever form it has; `write` takes care of that object."""
@@ -384,6 +392,10 @@ class Sealed(Document):
         description="Segments sealed before this hour (s since the epoch) may have been let go by the archive, in any batch so far.",
     )
     events: int = 0
+    void: Void | None = Field(default=None, description="Of a batch that takes no effect: why, and by whose decision. Null: it does.")
+    voided: dict[int, UUID | None] = Field(
+        default={}, description="All batches before this one that were voided, by number, with their ids: no rows of theirs count."
+    )
 
     @classmethod
     def read(cls, store: Store, name: str, *, held: bool = True) -> Self | None:

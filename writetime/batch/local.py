@@ -328,6 +328,8 @@ class _Past:
     def _folded(self, since: int) -> Iterator[SegmentInput]:
         """All that batches have read from `since` to the base."""
         for number in range(since, self._base.number + 1 if self._base else since):
+            if self._base and number in self._base.voided:
+                continue
             manifest = read_manifest(self._store, self._manifest.cluster, number)
             yield from all_segments(manifest, read_local(self._store, self._manifest.cluster, number))
 

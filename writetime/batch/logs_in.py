@@ -79,7 +79,7 @@ def node_ends(store: Store, cluster: str, sealed: Sealed | None) -> dict[str, da
     found = (names.NodeName.of_facts(info.name) for info in store.list(names.nodes_prefix(cluster)))
     nodes = {node.path for node in found if node is not None}
     document = LocalDocument.read(store, names.batch_object(cluster, sealed.number, "local")) or LocalDocument()
-    ends = document.ends or _searched(store, cluster, sealed.number, nodes)
+    ends = document.ends or _searched(store, cluster, sealed, nodes)
     return {path: at for path, at in sorted(ends.items()) if path in nodes or not nodes}
 
 
@@ -93,10 +93,12 @@ def ends_after(known: Mapping[str, datetime], manifest: Manifest) -> dict[str, d
     return dict(sorted(ends.items()))
 
 
-def _searched(store: Store, cluster: str, last: int, nodes: set[str]) -> dict[str, datetime]:
+def _searched(store: Store, cluster: str, sealed: Sealed, nodes: set[str]) -> dict[str, datetime]:
     """From the manifests of batches before the first that noted it."""
     found: dict[str, datetime] = {}
-    for number in range(last, max(0, last - _BATCHES_BACK), -1):
+    for number in range(sealed.number, max(0, sealed.number - _BATCHES_BACK), -1):
+        if number in sealed.voided:
+            continue
         try:
             manifest = Manifest.model_validate_json(store.read(names.batch_object(cluster, number, "manifest")))
         except ObjectNotFound:

@@ -45,25 +45,54 @@ EXPIRY_PAUSE: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Where a cluster's batches stand: the last number given out, and the last seal."""
+    """Where a cluster's batches stand: the last number given out, and the last seal that takes effect. `voided`: the batch of that number
+    was voided, so what is left of it has to be taken back."""
 
     last: int
     sealed: Sealed | None
+    voided: bool = False
 
     @property
     def open(self) -> bool:
-        return self.last > (self.sealed.number if self.sealed else 0)
+        return not self.voided and self.last > self.base
+
+    @property
+    def base(self) -> int:
+        """The batch that the next one starts from; 0 if there is none."""
+        return self.sealed.number if self.sealed else 0
 
 
 def history(store: Store, cluster: str) -> History:
-    """The last batch begun and the last one sealed; they differ by at most one."""
+    """The last batch begun and the last one sealed; but for those that were voided they differ by at most one."""
     last = max(_latest(store, cluster), default=0)
     for number in (last, last - 1):
-        if number > 0 and (sealed := read_sealed(store, cluster, number)):
-            # What a person has released since holds nothing back any more; the next seal leaves it out.
-            held = sorted(set(sealed.held) - released(store, cluster)) if sealed.held else []
-            return History(last, sealed.model_copy(update={"held": held}))
+        if number > 0 and (found := read_sealed(store, cluster, number)):
+            sealed = effective(store, cluster, found)
+            if sealed is not None:
+                # What a person has released since holds nothing back any more; the next seal leaves it out.
+                held = sorted(set(sealed.held) - released(store, cluster)) if sealed.held else []
+                sealed = sealed.model_copy(update={"held": held})
+            return History(last, sealed, voided=found.void is not None and number == last)
     return History(last, None)
+
+
+def effective(store: Store, cluster: str, sealed: Sealed) -> Sealed | None:
+    """The seal, or of a voided batch the one that it was to start from; None if there was none."""
+    if sealed.void is None:
+        return sealed
+    return read_sealed(store, cluster, sealed.void.base) if sealed.void.base else None
+
+
+def not_voided(sealed: Sealed) -> Sealed:
+    """The seal of a batch that takes effect; BatchError of one that was voided."""
+    if sealed.void is not None:
+        raise BatchError(
+            f"it was voided by {sealed.void.by}: {sealed.void.reason}",
+            operation="run a batch",
+            obj=str(sealed.number),
+            hint="Nothing is left to do for it: its input comes in with the next batch, which also takes back what it has committed.",
+        )
+    return sealed
 
 
 def _latest(store: Store, cluster: str) -> Iterator[int]:
@@ -101,12 +130,13 @@ def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
 
 
 def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
-    """Create the seal; the one that is there if another driver of this very batch was first: it is the same but for the clock."""
+    """Create the seal; the one that is there if another driver of this very batch was first: it is the same but for the clock. BatchError
+    if the batch was voided meanwhile."""
     name = names.batch_object(cluster, sealed.number, "sealed")
     try:
         sealed.write(store, name, names.batch_folder(cluster, sealed.number))
     except PreconditionFailed:
-        return Sealed.read(store, name) or sealed
+        return not_voided(Sealed.read(store, name) or sealed)
     return sealed
 
 
@@ -135,7 +165,9 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     segments = sorted(segments, key=_age)[:max_segments]
     snapshots = _new_snapshots(store, cluster, past.sealed)
     answers = _new_answers(store, cluster, past.sealed)
-    if not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now):
+    nothing_new = not segments and not snapshots and not answers and not _something_expired(store, cluster, past.sealed, now)
+    # What a voided batch has committed is taken back by the next one, and does not wait for segments.
+    if nothing_new and not past.voided:
         return None
     return _create(store, cluster, past, "ingest", segments, snapshots, now, answers=answers)
 
@@ -318,7 +350,7 @@ def _create(
 ) -> Manifest:
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
-    before = read_manifest(store, chain, past.last) if past.last else None
+    before = read_manifest(store, chain, past.base) if past.base else None
     since = (before.now or None) if before is not None else None
     facts = read_facts(store, cluster)
     manifest = Manifest(
@@ -327,7 +359,7 @@ def _create(
         cluster=chain,
         created_at=now,
         now=since if kind == "maintain" and since is not None else max(int(now.timestamp()), since or 0),
-        base=past.last,
+        base=past.base,
         since=since,
         segments=segments,
         schema_snapshots=snapshots,
