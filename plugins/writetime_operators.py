@@ -323,6 +323,8 @@ class OutcomeOperator(BatchOperator):
         sealed = read_sealed(store, ring, int(self.batch))
         if sealed is None:
             raise AirflowFailException(f"batch {self.batch} of {ring} is not sealed: clear `ingest`")
+        if sealed.void is not None:
+            raise AirflowFailException(f"batch {self.batch} of {ring} was voided by {sealed.void.by}: {sealed.void.reason}")
         touched = {account.table for account in sealed.accounting if account.quarantined}
         lines = [f"{table.table}: its rows cannot be shown: {table.reason}" for table in sealed.refused if table.table in touched]
         lines += [f"{each.object} at {problem.position}: {problem.message}" for each in sealed.segments for problem in each.problems]

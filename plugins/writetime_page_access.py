@@ -60,6 +60,10 @@ class AirflowAccess:
         model = DagModel.get_current(dag_id)
         return Started(dag_id, run.run_id, paused=model is not None and bool(model.is_paused))
 
+    def name(self, user: Any) -> str:
+        """The user's name, as Airflow's audit log has it."""
+        return str(user.get_name())
+
     @property
     def hosts(self) -> frozenset[str]:
         """What Airflow is served as, besides the name that a request gives."""

@@ -1,4 +1,4 @@
-"""The page: rings, segments, batches, tables, checks, quarantine, and two buttons. Server-rendered; without scripts it shows the same.
+"""The page: rings, segments, batches, tables, checks, quarantine, and three buttons. Server-rendered; without scripts it shows the same.
 Where Airflow has several pipelines, each has such a page below `pipeline/<name>/`, and above them is one that lists them.
 
 Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -28,9 +29,11 @@ from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 from writetime import archived, names
 from writetime.batch.archive import mark_for_retry
 from writetime.batch.check import known_schema
+from writetime.batch.documents import Manifest
 from writetime.batch.maintained import read_maintained
 from writetime.batch.plan import expect_replayable, read_sealed
 from writetime.batch.shelve import read_shelved
+from writetime.batch.void import expect_open, void
 from writetime.columns import Rules
 from writetime.cql.names import is_beside
 from writetime.errors import BatchError, WritetimeError
@@ -47,6 +50,9 @@ _MOST: Final = 500
 _GLANCE: Final = 20
 """Batches that are looked at for the list of pipelines."""
 _LONGEST_REPLAY: Final = timedelta(days=31)
+_LONGEST_REASON: Final = 1000
+_DIGITS: Final = 10
+"""Of a batch's number."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
     "frame-ancestors 'self'; base-uri 'none'",
@@ -76,6 +82,9 @@ class Access(Protocol):
     def may_trigger(self, user: Any, dag_id: str) -> bool: ...
 
     def trigger(self, user: Any, dag_id: str, settings: dict[str, str], note: str) -> Started: ...
+
+    def name(self, user: Any) -> str:
+        """As whom a decision is noted."""
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -112,10 +121,11 @@ def build(shown: Shown, access: Access, *, one_of_several: bool = False) -> Fast
     app = _app(reader, shown.name if one_of_several else "")
     _add_ring_views(app, shown)
     _add_segment_views(app, shown, access)
-    _add_batch_views(app, shown)
+    _add_batch_views(app, shown, access)
     _add_check_views(app, shown, access)
     _add_quarantine_views(app, shown, access)
     _add_buttons(app, shown, access)
+    _add_void(app, shown, access)
     return app
 
 
@@ -205,7 +215,7 @@ def _add_segment_views(app: FastAPI, shown: Shown, access: Access) -> None:
         return _page(request, "segment", row=row, bucket=batches.store.url, may_rerun=may and row.state == "quarantined")
 
 
-def _add_batch_views(app: FastAPI, shown: Shown) -> None:
+def _add_batch_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/batches")
     def all_batches(request: Request, before: int | None = None) -> Response:
         batches = shown.open_batches()
@@ -215,13 +225,14 @@ def _add_batch_views(app: FastAPI, shown: Shown) -> None:
 
     @app.get("/batches/{number}")
     def batch(request: Request, number: int) -> Response:
-        return _batch(request, shown.open_batches(), number)
+        return _batch(request, shown.open_batches(), number, access.may_trigger(request.state.page_user, shown.ingest))
 
     @app.get("/beside/{namespace}/batches/{number}")
     def batch_beside(request: Request, namespace: str, number: int) -> Response:
         if not is_beside(namespace):
             raise HTTPException(404, "That is no namespace of a replay.")
-        return _batch(request, shown.open_batches().beside(namespace), number, namespace)
+        may_void = access.may_trigger(request.state.page_user, shown.replay)
+        return _batch(request, shown.open_batches().beside(namespace), number, may_void, namespace)
 
 
 def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
@@ -262,10 +273,13 @@ def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
 # --- what is done
 
 
+def _require_trigger(access: Access, request: Request, dag_id: str) -> None:
+    if not access.may_trigger(request.state.page_user, dag_id):
+        raise HTTPException(403, f"You may not trigger {dag_id}.")
+
+
 def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
-    def require(request: Request, dag_id: str) -> None:
-        if not access.may_trigger(request.state.page_user, dag_id):
-            raise HTTPException(403, f"You may not trigger {dag_id}.")
+    require = partial(_require_trigger, access)
 
     @app.get("/started")
     def started(request: Request, dag: str, run: str, paused: bool = False) -> Response:
@@ -320,6 +334,52 @@ def _add_buttons(app: FastAPI, shown: Shown, access: Access) -> None:
         return _see(request, await run_in_threadpool(do))
 
 
+def _add_void(app: FastAPI, shown: Shown, access: Access) -> None:
+    def open_batch(request: Request, number: int, namespace: str) -> tuple[Batches, Manifest]:
+        """The batches of the pipeline or of a replay, and the open one, which is to be that one."""
+        # Batches of a replay are its DAG's business.
+        _require_trigger(access, request, shown.replay if namespace else shown.ingest)
+        if namespace and not is_beside(namespace):
+            raise HTTPException(404, "That is no namespace of a replay.")
+        batches = shown.open_batches()
+        batches = batches.beside(namespace) if namespace else batches
+        try:
+            return batches, expect_open(batches.store, batches.cluster, number, batches.newest())
+        except BatchError as error:
+            raise HTTPException(409, str(error)) from error
+
+    @app.get("/void")
+    def ask_void(request: Request, number: int, namespace: str = "") -> Response:
+        _, manifest = open_batch(request, number, namespace)
+        return _page(request, "void", manifest=manifest, namespace=namespace, dag_id=shown.ingest)
+
+    @app.post("/void")
+    async def void_batch(request: Request) -> Response:
+        _require_own_origin(request, access)
+        form = await request.form()
+        number, namespace, reason = (str(form.get(name, "")).strip() for name in ("number", "namespace", "reason"))
+        if not number.isdecimal() or len(number) > _DIGITS:
+            raise HTTPException(404, "There is no such batch.")
+        if not reason:
+            raise HTTPException(422, "Say why: the reason is kept in the batch's seal.")
+
+        def do() -> Started | None:
+            batches, _ = open_batch(request, int(number), namespace)
+            user = request.state.page_user
+            try:
+                void(batches.store, batches.cluster, int(number), reason=reason[:_LONGEST_REASON], by=access.name(user))
+            except BatchError as error:
+                raise HTTPException(409, str(error)) from error
+            note = f"batch {number} was voided: {reason[:_LONGEST_REASON]}"
+            # Its run takes back what the batch has committed, and the note on it says who has decided so. A namespace waits for a replay.
+            return None if namespace else access.trigger(user, shown.ingest, {}, note)
+
+        started = await run_in_threadpool(do)
+        beside = f"beside/{namespace}/" if namespace else ""
+        root = request.scope.get("root_path", "")
+        return _see(request, started) if started else RedirectResponse(f"{root}/{beside}batches/{number}", 303)
+
+
 def _require_own_origin(request: Request, access: Access) -> None:
     """Another site's page must not press a button by the cookie of whoever looks at it. Browsers say where a POST comes from; one that does
     not, or says that it is from elsewhere, is refused."""
@@ -340,11 +400,12 @@ def _held(batches: Batches, name: str) -> ledger.Row:
     return row
 
 
-def _batch(request: Request, batches: Batches, number: int, namespace: str = "") -> Response:
-    manifest = batches.begun(number) if 0 < number < 10**10 else None
+def _batch(request: Request, batches: Batches, number: int, may_void: bool, namespace: str = "") -> Response:
+    manifest = batches.begun(number) if 0 < number < 10**_DIGITS else None
     if manifest is None:
         raise HTTPException(404, "Nobody has planned a batch of that number, or what was noted of it has been pruned.")
-    return _page(request, "batch", manifest=manifest, sealed=read_sealed(batches.store, batches.cluster, number), namespace=namespace)
+    sealed = read_sealed(batches.store, batches.cluster, number)
+    return _page(request, "batch", manifest=manifest, sealed=sealed, namespace=namespace, may_void=may_void and sealed is None)
 
 
 def _row(batches: Batches, name: str) -> ledger.Row:

@@ -33,6 +33,7 @@ from writetime.batch import prune
 from writetime.batch.plan import history, store_clock
 from writetime.batch.publish import read_published
 from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack, whole_hour
+from writetime.batch.void import voided_by_now
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
 from writetime.last_words import leave
@@ -113,8 +114,8 @@ class Care:
         cluster, settings = self.config.cluster.name, self.config.archive
         self.before = read_shelved(self.store, cluster)
         self.upto = self.before.packed_upto if self.before else None
-        sealed = history(self.store, cluster).sealed
-        finished = True
+        past = history(self.store, cluster)
+        sealed, finished = past.sealed, True
         if sealed is not None and sealed.kept_from is not None:
             found = to_let_go(self.store, cluster, datetime.fromtimestamp(sealed.kept_from, UTC))
             finished &= self._each("let_go", found, lambda info: let_go(self.store, info))
@@ -130,7 +131,8 @@ class Care:
         if settings.keep_reports_days is not None:
             reports = prune.reports(self.store, cluster, self._ago(settings.keep_reports_days))
             finished &= self._each("reports", reports, self._remove)
-            settled = prune.settled(self.store, cluster, self._ago(settings.keep_reports_days))
+            voided = voided_by_now(self.store, cluster, past)
+            settled = prune.settled(self.store, cluster, self._ago(settings.keep_reports_days), voided)
             # One after the other: of a piece the note goes last.
             finished &= self._each("quarantine", settled, self._remove, threads=1)
         if settings.keep_claims_days is not None and self.config.kafka is not None:

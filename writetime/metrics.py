@@ -30,6 +30,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_number": "Number of the last sealed batch.",
     "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
     "writetime_batch_open": "1 while a batch is begun and not sealed.",
+    "writetime_voided_batches": "Batches that were voided, of the last sixty.",
     "writetime_batch_segments": "Segments of the last batch.",
     "writetime_batch_events": "Change events of the last batch.",
     "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
@@ -123,6 +124,7 @@ def _escaped(value: str) -> str:
 
 def _of_batches(ring: RingStatus) -> Iterator[Sample]:
     yield "writetime_batch_open", {}, ring.open_batch is not None
+    yield "writetime_voided_batches", {}, len(ring.voids)
     yield "writetime_held_segments", {}, len(ring.held)
     if not ring.batches:
         return

@@ -62,6 +62,7 @@ class Guard:
     shows_values: bool = False
     hosts: frozenset[str] = frozenset({"airflow.example"})
     runs: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     async def user(self, request: Request) -> str:
         if "user" not in request.headers:
@@ -74,8 +75,12 @@ class Guard:
     def may_trigger(self, user: str, dag_id: str) -> bool:
         return user == "operator" or (user == "replayer" and dag_id.partition("__")[0] == "cdc_replay")
 
+    def name(self, user: str) -> str:
+        return f"{user} <o>"
+
     def trigger(self, user: str, dag_id: str, settings: dict[str, str], note: str) -> Any:
         self.runs.append((user, dag_id, settings))
+        self.notes.append(note)
         return self.started(dag_id, "manual__<b>", True)
 
 
@@ -401,6 +406,65 @@ def test_a_rerun_asks_once_marks_the_segment_and_starts_a_run(own: Browser, tmp_
     # Pressed a second time, there is nothing left to do.
     assert "it is retry" in own.post("rerun", {"name": BAD.incoming}, status=409)
     assert len(own.guard.runs) == 1
+
+
+def begin(folder: Path, number: int = 9, chain: str = bucket.CLUSTER, **about: Any) -> LocalStore:
+    """An open batch."""
+    store = LocalStore(folder / "bucket")
+    at = datetime(2026, 5, 4, 13, tzinfo=UTC)
+    given = {"kind": "ingest", "base": number - 1, "segments": [], **about}
+    store.put(
+        names.batch_object(chain, number, "manifest"), Manifest(number=number, cluster=chain, created_at=at, now=1, **given).to_bytes()
+    )
+    return store
+
+
+def test_a_void_asks_for_a_reason_and_starts_the_run_that_takes_back(own: Browser, tmp_path: Path) -> None:
+    store = begin(tmp_path)
+    assert "/writetime/void?number=9" in own.get("batches/9")
+    assert own.get("void?number=9").count('method="post"') == 1
+    assert "Say why" in own.post("void", {"number": "9", "reason": "  "}, status=422)
+    assert (own.guard.runs, store.head(names.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
+    there = own.post("void", {"number": "9", "reason": "lost <i>"})
+    assert "cdc_ingest was started" in text(own.get(there.removeprefix("/writetime/")))
+    assert own.guard.runs == [("operator", "cdc_ingest", {})]
+    assert own.guard.notes == ["batch 9 was voided: lost <i>"]
+    sealed = Sealed.read(store, names.batch_object(bucket.CLUSTER, 9, "sealed"))
+    assert sealed is not None
+    assert sealed.void is not None
+    assert (sealed.void.reason, sealed.void.by, sealed.void.base) == ("lost <i>", "operator <o>", 8)
+    shown = own.get("batches/9")
+    assert "It was voided by operator <o>: lost <i>" in text(shown)
+    assert "<i>" not in shown
+    assert "/writetime/void" not in shown
+    assert "9 void" in text(own.get("batches"))
+    assert "batch 9" not in text(own.get("")).lower(), "the last batch that takes effect is shown"
+
+
+def test_only_the_open_batch_is_voided_by_who_may(own: Browser, tmp_path: Path) -> None:
+    own.post("void", {"number": "8", "reason": "x"}, status=409)
+    store = begin(tmp_path)
+    for form, status in (({"number": "7"}, 409), ({"number": "10"}, 409), ({"number": "x"}, 404), ({}, 404)):
+        own.post("void", {"reason": "x", **form}, status=status)
+    for user in ("viewer", "replayer", "stranger", ""):
+        own.get("void?number=9", user, 403)
+        own.post("void", {"number": "9", "reason": "x"}, user, 403)
+    assert "/writetime/void" not in own.get("batches/9", "viewer")
+    own.post("void", {"number": "9", "reason": "x"}, status=403, headers={"origin": "http://evil.example"})
+    assert (own.guard.runs, store.head(names.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
+
+
+def test_a_replay_into_a_namespace_is_voided_by_who_may_replay(own: Browser, tmp_path: Path) -> None:
+    chain = names.beside(bucket.CLUSTER, "look")
+    store = begin(tmp_path, 2, chain, kind="replay", namespace="look")
+    first = Sealed(number=1, kind="replay", sealed_at=datetime(2026, 5, 4, tzinfo=UTC), segments=[], accounting=[], state={})
+    store.put(names.batch_object(chain, 1, "sealed"), first.to_bytes())
+    assert "/writetime/void?number=2&amp;namespace=look" in own.get("beside/look/batches/2", "replayer")
+    own.get("void?number=2&namespace=../x", status=404)
+    there = own.post("void", {"number": "2", "namespace": "look", "reason": "wrong hours"}, "replayer")
+    assert there == "/writetime/beside/look/batches/2"
+    assert "voided by replayer" in text(own.get("beside/look/batches/2"))
+    assert own.guard.runs == []
 
 
 def test_only_what_waits_is_run_again(own: Browser) -> None:

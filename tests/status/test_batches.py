@@ -9,7 +9,12 @@ import pytest
 from tests.status import bucket
 from tests.store.memory import MemoryStore
 from writetime import names
-from writetime.status.batches import Batches
+from writetime.batch.plan import read_manifest
+from writetime.batch.void import void
+from writetime.status.batches import Batches, taken_in
+from writetime.status.nodes import ring
+from writetime.status.tables import tables
+from writetime.status.text import as_document, as_text
 from writetime.store.local import LocalStore
 
 
@@ -57,3 +62,34 @@ def test_without_a_batch_there_is_nothing() -> None:
     batches = Batches(MemoryStore(), bucket.CLUSTER)
     assert batches.latest() == []
     assert batches.newest().sealed is None
+
+
+def test_a_voided_batch_is_listed_and_counts_for_nothing_else() -> None:
+    store = MemoryStore()
+    builder = bucket.Builder(store.put)
+    builder.batch(1)
+    builder.batch(2)
+    batches = Batches(store, bucket.CLUSTER)
+    assert batches.newest().last == 2
+    manifest = read_manifest(store, bucket.CLUSTER, 2).model_copy(update={"number": 3, "base": 2})
+    store.put(names.batch_object(bucket.CLUSTER, 3, "manifest"), manifest.to_bytes())
+    void(store, bucket.CLUSTER, 3, reason="lost", by="ann")
+    fresh = Batches(store, bucket.CLUSTER)
+    for each in (batches, fresh):
+        past = each.newest()
+        assert (past.last, past.base, past.open, past.voided) == (3, 2, False, True)
+        assert [(facts.number, facts.void is not None) for facts in each.latest()] == [(3, True), (2, False), (1, False)]
+        assert each.voided() == {3}
+        found, of_tables = ring(each), tables(each)
+        assert [facts.number for facts in found.batches] == [2, 1]
+        assert [facts.number for facts in found.voids] == [3]
+        assert found.open_batch is None
+        assert {table.name: table.rows for table in of_tables.tables}["shop.orders"] == 2000
+    assert list(taken_in(batches.latest())) == list(taken_in(batches.latest()[1:]))
+    assert "batch 3 was voided by ann at" in as_text(batches, 10)
+    (told,) = as_document(batches, 10)["voids"]
+    assert (told["number"], told["reason"], told["by"]) == (3, "lost", "ann")
+    store.put(names.batch_object(bucket.CLUSTER, 4, "manifest"), manifest.model_copy(update={"number": 4}).to_bytes())
+    for each in (batches, Batches(store, bucket.CLUSTER)):
+        assert (each.newest().open, each.newest().base, each.voided()) == (True, 2, {3})
+        assert [facts.number for facts in each.latest()] == [3, 2, 1]

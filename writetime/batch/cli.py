@@ -1,4 +1,4 @@
-"""The commands `writetime batches` and `writetime batch`: what became of what came in, read from the bucket.
+"""The commands `writetime batches`, `writetime batch` and `writetime void`: what became of what came in, by the bucket.
 
 Heavy imports wait for a command to run: the command line loads this module for its help alone."""
 
@@ -21,7 +21,7 @@ _Number = Annotated[int, typer.Argument(help="Number of the batch.", min=1, show
 
 
 def batches(config: _Config, last: _Last = 20, as_json: _AsJson = False) -> None:
-    """List the latest sealed batches: where all partition updates of each went."""
+    """List the latest sealed batches: where all partition updates of each went; and those that were voided."""
     from writetime.batch.report import batches_text
 
     store, cluster = _place(config)
@@ -48,11 +48,55 @@ def batch(number: _Number, config: _Config, as_json: _AsJson = False) -> None:
     typer.echo(sealed.model_dump_json() if as_json else batch_text(sealed))
 
 
-def _place(config: Path) -> tuple[Store, str]:
+def void(
+    number: _Number,
+    config: _Config,
+    reason: Annotated[str, typer.Option("--reason", help="Why it cannot be finished; kept in its seal.", show_default=False)],
+    namespace: Annotated[str, typer.Option("--namespace", help="Of a replay to be compared: the namespace that it goes into.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Void the open batch, which cannot be finished: what it has committed is taken back, its input comes in with the next batch."""
+    import sys
+
+    from writetime.batch.plan import history, read_sealed
+    from writetime.batch.report import void_text
+    from writetime.batch.void import expect_open
+    from writetime.batch.void import void as seal_void
+
+    store, cluster = _place(config, namespace)
+    if read_sealed(store, cluster, number) is None:
+        manifest = expect_open(store, cluster, number, history(store, cluster))
+        about = f"Void batch {number} ({manifest.kind}) of {cluster}, planned {manifest.created_at:%Y-%m-%d %H:%M:%S}Z over "
+        about += f"{len(manifest.segments)} segments? It never takes effect then, and its number is not used again."
+        if not yes and sys.stdin.isatty():
+            typer.confirm(about, abort=True, err=True)
+    sealed = seal_void(store, cluster, number, reason=reason, by=_user())
+    assert sealed.void is not None
+    if as_json:
+        typer.echo(sealed.model_dump_json())
+        return
+    then = "the next replay into that namespace" if namespace else "the next batch (cdc_ingest)"
+    typer.echo(void_text(number, sealed.void, sealed.sealed_at))
+    typer.echo(f"What it has committed is taken back by {then}, which takes its input in.")
+
+
+def _user() -> str:
+    """Who runs the command."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody without a name"
+
+
+def _place(config: Path, namespace: str = "") -> tuple[Store, str]:
     from writetime.config import load
     from writetime.store import open_store
 
     pipeline = load(config)
+    pipeline = pipeline.beside(namespace) if namespace else pipeline
     return open_store(pipeline.bucket), pipeline.cluster.name
 
 
@@ -60,14 +104,13 @@ def _latest(store: Store, cluster: str, count: int) -> Iterator[Sealed]:
     """Sealed batches, the oldest of them first."""
     from writetime.batch.plan import history, read_sealed
 
-    newest = history(store, cluster).sealed
-    if newest is None:
-        return
-    for number in range(max(1, newest.number - count + 1), newest.number + 1):
+    newest = history(store, cluster)
+    last = newest.last - newest.open
+    for number in range(max(1, last - count + 1), last + 1):
         sealed = read_sealed(store, cluster, number)
         if sealed is not None:
             yield sealed
 
 
-COMMANDS: Final[dict[str, Callable[..., None]]] = {"batches": batches, "batch": batch}
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"batches": batches, "batch": batch, "void": void}
 """What the command line takes in, by name."""

@@ -21,7 +21,7 @@ Of a batch the manifest goes first and the seal last: what is there of it never 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from itertools import groupby, takewhile
 from typing import Final
@@ -95,13 +95,14 @@ def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
     yield from takewhile(lambda info: info.created < before, store.list(names.spaces_prefix(cluster)))
 
 
-def settled(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
-    """Pieces of quarantine, bytes and note, that a batch could use before then. The note goes last: without it nobody finds the bytes."""
+def settled(store: Store, cluster: str, before: datetime, voided: Collection[int] = ()) -> Iterator[ObjectInfo]:
+    """Pieces of quarantine, bytes and note, that a batch could use before then, other than one that was `voided`. The note goes last:
+    without it nobody finds the bytes."""
     bytes_of: ObjectInfo | None = None
     for info in store.list(names.quarantine_prefix(cluster)):
         if info.name.endswith(".bin"):
             bytes_of = info
-        elif info.name.endswith(".json") and info.created < before and _is_settled(store, info.name):
+        elif info.name.endswith(".json") and info.created < before and _is_settled(store, info.name, voided):
             if bytes_of is not None and bytes_of.name.removesuffix(".bin") == info.name.removesuffix(".json"):
                 yield bytes_of
             yield info
@@ -114,12 +115,12 @@ def claims(store: Store, topic_prefix: str, before: datetime) -> Iterator[Object
             yield info
 
 
-def _is_settled(store: Store, note: str) -> bool:
+def _is_settled(store: Store, note: str, voided: Collection[int]) -> bool:
     try:
         about = json.loads(store.read(note))
     except (ObjectNotFound, ValueError):
         return False
-    return isinstance(about, dict) and about.get("settled_in") is not None
+    return isinstance(about, dict) and about.get("settled_in") not in (None, *voided)
 
 
 def remove(store: Store, info: ObjectInfo) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from writetime.batch.documents import Accounting, Sealed, total
+from writetime.batch.documents import Accounting, Sealed, Void, total
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,6 +22,8 @@ _NAMED: Final = 100
 
 def batch_text(sealed: Sealed) -> str:
     """One batch: its accounting as a table, what was refused, what is in quarantine."""
+    if sealed.void is not None:
+        return void_text(sealed.number, sealed.void, sealed.sealed_at)
     lines = [f"batch {sealed.number} ({sealed.kind}) sealed: {len(sealed.segments)} segments, {sealed.events} events"]
     if sealed.accounting:
         lines.append(_text(_accounting(sealed.accounting)))
@@ -37,6 +40,11 @@ def batch_text(sealed: Sealed) -> str:
     return "\n".join([*lines, *_problems(sealed)])
 
 
+def void_text(number: int, void: Void, at: datetime) -> str:
+    """A batch that takes no effect: why, and by whose decision."""
+    return f"batch {number} was voided by {void.by} at {at:%Y-%m-%d %H:%M:%S}Z: {void.reason}"
+
+
 def _problems(sealed: Sealed) -> Iterator[str]:
     """The first hundred, and how many there are of each kind and table."""
     found = [(outcome.object, problem) for outcome in sealed.segments for problem in outcome.problems]
@@ -51,12 +59,15 @@ def _problems(sealed: Sealed) -> Iterator[str]:
 
 
 def batches_text(batches: Iterable[Sealed]) -> str:
-    """Many batches, a line each."""
+    """Many batches, a line each, and why some were voided."""
+    batches = list(batches)
     grid = _grid("batch", "kind", "sealed at", "segments", left=3)
     for sealed in batches:
-        about = (str(sealed.number), sealed.kind, f"{sealed.sealed_at:%Y-%m-%d %H:%M:%S}Z", str(len(sealed.segments)))
+        kind = sealed.kind if sealed.void is None else "void"
+        about = (str(sealed.number), kind, f"{sealed.sealed_at:%Y-%m-%d %H:%M:%S}Z", str(len(sealed.segments)))
         grid.add_row(*about, *_numbers(total(sealed.accounting)))
-    return _text(grid)
+    voids = [void_text(sealed.number, sealed.void, sealed.sealed_at) for sealed in batches if sealed.void is not None]
+    return "\n".join([_text(grid), *voids])
 
 
 def _accounting(accounts: list[Accounting]) -> Table:

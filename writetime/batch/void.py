@@ -8,6 +8,7 @@ from the seals. The number is never used again. State stays at the base, since s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -68,12 +69,23 @@ def expect_open(store: Store, cluster: str, number: int, past: History) -> Manif
 
 def voided_before(store: Store, manifest: Manifest, base: Sealed | None) -> dict[int, UUID | None]:
     """All batches of its chain before this one that were voided, with their ids: what its seal says."""
-    found = dict(base.voided) if base else {}
-    number = manifest.number - 1
-    while number > manifest.base and (sealed := read_sealed(store, manifest.cluster, number)) and sealed.void is not None:
-        found[number] = id_of(store, manifest.cluster, number)
-        number -= 1
+    news = _between(store, manifest.cluster, manifest.base, manifest.number)
+    found = (dict(base.voided) if base else {}) | {number: id_of(store, manifest.cluster, number) for number in news}
     return dict(sorted(found.items()))
+
+
+def voided_by_now(store: Store, cluster: str, past: History) -> frozenset[int]:
+    """All batches that were voided, those too that no seal knows of yet."""
+    after = past.last if past.open else past.last + 1
+    return frozenset([*(past.sealed.voided if past.sealed else ()), *_between(store, cluster, past.base, after)])
+
+
+def _between(store: Store, cluster: str, base: int, number: int) -> Iterator[int]:
+    """The voided batches that were to start from the base and come right before that number."""
+    number -= 1
+    while number > base and (sealed := read_sealed(store, cluster, number)) and sealed.void is not None:
+        yield number
+        number -= 1
 
 
 def _voided(store: Store, cluster: str, number: int) -> Sealed | None:

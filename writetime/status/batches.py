@@ -14,8 +14,9 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from writetime import names
-from writetime.batch.documents import Accounting, BatchKind, Manifest, Sealed, SegmentOutcome, total
-from writetime.batch.plan import History, history, read_manifest, read_sealed
+from writetime.batch.documents import Accounting, BatchKind, Manifest, Sealed, SegmentOutcome, Void, total
+from writetime.batch.plan import History, effective, history, read_manifest, read_sealed
+from writetime.batch.void import voided_by_now
 from writetime.errors import ObjectNotFound
 from writetime.join.reconcile import Policy
 from writetime.store import Store
@@ -53,7 +54,7 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
     """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames). `rows`: of tables, as far as
-    they are told."""
+    they are told. With a `void` it takes no effect, and nodes, minutes and rows are empty."""
 
     number: int
     kind: BatchKind
@@ -67,6 +68,7 @@ class BatchFacts:
     minutes: dict[tuple[names.NodeName, datetime], tuple[int, int]] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     merge_rule: Policy = "4.0"
+    void: Void | None = None
 
     @property
     def total(self) -> Accounting:
@@ -101,12 +103,16 @@ class Batches:
         return self._known
 
     def latest(self, count: int = WINDOW, *, before: int | None = None) -> list[BatchFacts]:
-        """The `count` sealed batches up to the last, or before that number; the newest first."""
-        newest = self.newest().sealed
-        first = newest.number if newest else 0
+        """The `count` sealed batches up to the last, or before that number, voided ones too; the newest first."""
+        newest = self.newest()
+        first = newest.last - newest.open
         if before is not None:
             first = min(first, before - 1)
         return self._read(range(first, max(0, first - count), -1))
+
+    def voided(self) -> frozenset[int]:
+        """Numbers of all batches that take no effect."""
+        return voided_by_now(self.store, self.cluster, self.newest())
 
     def begun(self, number: int) -> Manifest | None:
         """What a batch was planned over, whether it is sealed or not; None if nobody has planned it, or its documents have been pruned."""
@@ -126,15 +132,18 @@ class Batches:
         return None if sealed is None or manifest is None else (manifest, sealed)
 
     def _newer(self, known: History, sealed: Sealed) -> History:
-        last, seal = known.last, sealed.number
+        last, seals = known.last, []
         for info in self.store.list(names.batches_prefix(self.cluster), start_after=names.batch_folder(self.cluster, sealed.number)):
             number, what = names.batch_number(info.name), info.name.rpartition("/")[2]
             if number is not None and what == "manifest.json":
                 last = max(last, number)
-            elif number is not None and what == "sealed.json":
-                seal = max(seal, number)
-        newer = read_sealed(self.store, self.cluster, seal) if seal > sealed.number else sealed
-        return History(last, newer or sealed)
+            elif number is not None and what == "sealed.json" and number > sealed.number:
+                seals.append(number)
+        for number in sorted(seals, reverse=True):
+            found = read_sealed(self.store, self.cluster, number)
+            if found is not None and (takes_effect := effective(self.store, self.cluster, found)) is not None:
+                return History(last, takes_effect, voided=found.void is not None and number == last)
+        return History(last, sealed)
 
     def _read(self, numbers: Iterable[int]) -> list[BatchFacts]:
         wanted = list(numbers)
@@ -168,7 +177,10 @@ def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
         accounting=tuple(sealed.accounting),
         rows=sealed.rows,
         merge_rule=manifest.merge_rule,
+        void=sealed.void,
     )
+    if sealed.void is not None:
+        return facts
     for segment in manifest.segments:
         node, outcome = segment.ref.node, outcomes.get(segment.object)
         facts.nodes.setdefault(node, Taken()).add(segment.sealed_at, segment.size, outcome)

@@ -108,7 +108,7 @@ class NodeStatus:
 class RingStatus:
     """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
     looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all. `undecided`: by table, updates of
-    which no record says whether a TRUNCATE took them."""
+    which no record says whether a TRUNCATE took them. `voids`: those of the last batches that were voided, which `batches` lacks."""
 
     cluster: str
     now: datetime
@@ -120,6 +120,7 @@ class RingStatus:
     complete: bool
     kept_from: datetime | None = None
     undecided: dict[str, int] = field(default_factory=dict)
+    voids: tuple[BatchFacts, ...] = ()
 
     @property
     def merge_rule(self) -> Policy:
@@ -139,7 +140,8 @@ class RingStatus:
 
 def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -> RingStatus:
     """The ring by its last batches and what lies in the bucket."""
-    past, facts = batches.newest(), batches.latest(last)
+    past, latest = batches.newest(), batches.latest(last)
+    facts = [batch for batch in latest if batch.void is None]
     store, cluster = batches.store, batches.cluster
     now = now or datetime.now(UTC)
     found = {node.node: node for node in _told(store, cluster)}
@@ -184,6 +186,7 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
         complete=len(incoming) <= LISTED,
         kept_from=datetime.fromtimestamp(past.sealed.kept_from, UTC) if past.sealed and past.sealed.kept_from is not None else None,
         undecided=past.sealed.undecided if past.sealed else {},
+        voids=tuple(batch for batch in latest if batch.void is not None),
     )
 
 

@@ -73,7 +73,8 @@ def quarantined(batches: Batches, *, cursor: str = "", size: int = PAGE) -> tupl
     start = cursor if cursor.startswith(names.quarantine_prefix(batches.cluster)) else ""
     listed = batches.store.list(names.quarantine_prefix(batches.cluster), start_after=start)
     notes = [info.name for info in islice((info for info in listed if info.name.endswith(".json")), size + 1)]
-    kept = [piece for piece in at_once(lambda name: _read(batches, name), notes[:size]) if piece is not None]
+    voided = batches.voided() if notes else frozenset()
+    kept = [piece for piece in at_once(lambda name: _read(batches, name, voided), notes[:size]) if piece is not None]
     return kept, notes[size - 1] if len(notes) > size else ""
 
 
@@ -81,7 +82,7 @@ def piece(batches: Batches, name: str) -> Kept | None:
     """The piece whose bytes are that object; None if there is none, or the name is none of a piece."""
     if not name.startswith(names.quarantine_prefix(batches.cluster)) or not name.endswith(".bin"):
         return None
-    return _read(batches, name.removesuffix(".bin") + ".json")
+    return _read(batches, name.removesuffix(".bin") + ".json", batches.voided())
 
 
 class Known(Protocol):
@@ -177,8 +178,9 @@ def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutati
     return replace(mutation, updates=tuple(map(update, mutation.updates)))
 
 
-def _read(batches: Batches, name: str) -> Kept | None:
-    """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up."""
+def _read(batches: Batches, name: str, voided: Set[int]) -> Kept | None:
+    """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up. What a batch had settled
+    that was `voided` waits as before."""
     pieces = name.split("/")
     if name.startswith(names.unpublishable_prefix(batches.cluster)):
         return _read_event(batches, name)
@@ -200,7 +202,7 @@ def _read(batches: Batches, name: str) -> Kept | None:
         message=str(about.get("message", "")),
         batch=batch if isinstance(batch, int) else None,
         object=str(about.get("object", "")),
-        settled_in=about.get("settled_in"),
+        settled_in=None if (settled_in := about.get("settled_in")) in voided else settled_in,
         retried_at=_moment(about.get("retried_at")),
     )
 

@@ -53,7 +53,7 @@ class TablesStatus:
 
 def tables(batches: Batches, *, last: int = 60) -> TablesStatus:
     """By the accounting of the last batches."""
-    facts = batches.latest(last)
+    facts = [batch for batch in batches.latest(last) if batch.void is None]
     published = read_published(batches.store, batches.cluster)
     found: dict[str, list[Accounting | None]] = {}
     for index, batch in enumerate(reversed(facts)):

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from writetime.batch.maintained import Maintained, read_maintained
+from writetime.batch.report import void_text
 from writetime.batch.shelve import Shelved, read_shelved
 from writetime.join.reconcile import policy_of
 from writetime.status.batches import Batches
@@ -54,6 +55,7 @@ def as_text(batches: Batches, last: int) -> str:
         f"may be gone by a TRUNCATE: {updates} updates of {name}, which no record decides; let cdc_bootstrap read the table"
         for name, updates in found.undecided.items()
     ]
+    lines += [void_text(batch.number, batch.void, batch.sealed_at) for batch in found.voids if batch.void is not None]
     lines += _merging(found)
     lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [
@@ -77,6 +79,11 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         "since": _iso(found.since),
         "open_batch": found.open_batch,
         "complete": found.complete,
+        "voids": [
+            {"number": batch.number, "kind": batch.kind, "sealed_at": batch.sealed_at.isoformat(), **batch.void.model_dump()}
+            for batch in found.voids
+            if batch.void is not None
+        ],
         "nodes": [_node(node, found.now) for node in found.nodes],
         "batches": [
             {
