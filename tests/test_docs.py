@@ -59,6 +59,10 @@ ELSEWHERE = {
         "tests/batch/test_logs_in.py",
         '"--reason", "damaged for good"',
     ),
+    'writetime void 1234 --config docs/pipeline.example.yaml --reason "node 7 lost CommitLog-7-1777890000010" --yes': (
+        "tests/batch/test_void_command.py",
+        'ran("void", "2", "--reason", REASON, "--yes")',
+    ),
     'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "airflow connections add spark_writetime": ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),
     "gsutil ls": ("tests/test_walk.py", "of_the_runbook()"),

@@ -37,10 +37,19 @@ STEPS: Final = (
 _WHEN: Final = ("before", "after")
 INGEST: Final = (
     *(f"{when} step {step}" for step in STEPS for when in _WHEN),
-    *(f"{when} {what} of a table" for what in ("changes", "current") for when in _WHEN),
+    *(f"{when} {what} of a table" for what in ("changes", "overwrite", "current") for when in _WHEN),
     *(f"{when} write of a shard" for when in _WHEN),
     *(f"{when} end of a shard" for when in _WHEN),
 )
+PAST_FENCE: Final = "before overwrite of a table"
+"""Where a driver has looked at the fence for the last time before a commit."""
+COMMITTING: Final = (
+    "after step commit_changes",
+    "after step commit_state",
+    *(f"{when} {what} of a table" for what in ("changes", "current") for when in _WHEN),
+    "after step commit_current",
+)
+"""Where a batch has committed something and is not sealed."""
 PUBLISH: Final = (
     *(f"{when} {what}" for what in ("topics", "note") for when in _WHEN),
     *(f"{when} {what}" for what in ("fencing", "progress", "transaction", "commit") for when in _WHEN),
@@ -112,6 +121,7 @@ def install_in_driver() -> None:
     for step in STEPS:
         setattr(ingest.Batch, f"_{step}", around(getattr(ingest.Batch, f"_{step}"), f"step {step}"))
     Warehouse.write_changes = around(Warehouse.write_changes, "changes of a table")  # type: ignore[method-assign]
+    Warehouse._overwrite = around(Warehouse._overwrite, "overwrite of a table")  # type: ignore[method-assign]
     Warehouse._write_current = around(Warehouse._write_current, "current of a table")  # type: ignore[method-assign]
     publish.ensure_topics = around(publish.ensure_topics, "topics")
     publish.write_published = around(publish.write_published, "note")

@@ -4,10 +4,11 @@ Strategy: as `tests.spark_jobs.orders`, segments of three nodes are cut anew and
 ingested, and now and then published, by jobs that are killed until luck, or the number of kills, lets them through: at each point in turn,
 or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once; one is stopped and wakes when its
 batch is sealed and archived; segments are put again with the same bytes, before their batch reads them or after it is archived; the
-configuration is edited after a batch was begun; two archive one batch at once. Now and then the broker is killed
-under a publisher, within a transaction say, and comes back after a while; and once in a while it is away for so long that whole batches are
-ingested meanwhile. In the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key
-in order; the tables must be what the ring answered; and the changes must fold to the tables.
+configuration is edited after a batch was begun; two archive one batch at once; a batch that was killed half-way is voided, its input
+comes in with the next, and a driver that was stopped in it wakes up. Now and then the broker is killed under a publisher, within a
+transaction say, and comes back after a while; and once in a while it is away for so long that whole batches are ingested meanwhile. In
+the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key in order; the tables
+must be what the ring answered; and the changes must fold to the tables.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from writetime.batch import pinned
 from writetime.batch.archive import archive
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
+from writetime.batch.void import void
 from writetime.config import ColumnsConfig, EventsConfig, PipelineConfig
 from writetime.cql.names import to_changes_namespace, to_column
 
@@ -70,6 +72,7 @@ class Result:
     late: int = 0
     again: int = 0
     edited: int = 0
+    voids: int = 0
     failed: int = 0
     batches: int = 0
     events: int = 0
@@ -85,8 +88,9 @@ class Result:
         runs = ", ".join(f"{count} of {job}" for job, count in sorted(self.jobs.items()))
         return (
             f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, late "
-            f"{self.late} times, {self.again} segments put again, {self.edited} batches with an edited configuration, broker killed "
-            f"{self.outages} times within a job, away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed for it or for "
+            f"{self.late} times, {self.again} segments put again, {self.edited} batches with an edited configuration, "
+            f"{self.voids} voided, broker killed {self.outages} times within a job, "
+            f"away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed for it or for "
             f"a rival; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
             f"{len(self.problems)} other problems"
         )
@@ -124,6 +128,9 @@ class Kills(Orders):
             while self.result.kills.total() < self.wanted:
                 self._replay_all()
                 self._run("publish")
+            if self.result.voids and self.rule is None:
+                # What a driver has committed that was held up is taken back by the next batch.
+                self._replay_all()
             self._run("publish")
             self._wait_for_broker()
             self._compare_topics()
@@ -180,6 +187,9 @@ class Kills(Orders):
         store, cluster = self.pipeline.store, self.pipeline.cluster
         assert manifest is not None
         rule = sabotage.RULES[self.rule] if self.rule is not None else None
+        void_it = rule.voids if rule is not None else self.random.random() < 0.25
+        if void_it and manifest.kind == "ingest" and (following := self._void(manifest)) is not None:
+            manifest = following
         edited = rule.edited if rule is not None else self.random.random() < 0.25
         if edited:
             # The batch was begun with the configuration that the runs do not find any more.
@@ -196,6 +206,30 @@ class Kills(Orders):
         self._wake()
         self.result.batches += 1
         return sealed
+
+    def _void(self, manifest: Manifest) -> Manifest | None:
+        """Kill the batch half-way, or leave a driver of it stopped, and void it; the batch that takes its input in. None if it was sealed.
+
+        The driver that was stopped wakes when a later batch is sealed, or, by chance, before the next one begins."""
+        store, cluster = self.pipeline.store, self.pipeline.cluster
+        self._present_config = self._config_file
+        point = self.random.choice(points.COMMITTING) if self.rule is None else points.COMMITTING[-1]
+        if self.rule is None and not self._sleepers and self.random.random() < 0.4:
+            self._start_and_stop("ingest", str(manifest.number), point=self.random.choice((point, points.PAST_FENCE)))
+        if read_sealed(store, cluster, manifest.number) is None:
+            self._ended("ingest", self._start("ingest", str(manifest.number), point=point), point)
+        if read_sealed(store, cluster, manifest.number) is not None:
+            return None
+        void(store, cluster, manifest.number, reason="killed half-way", by="kill")
+        self.result.voids += 1
+        say(f"  batch {manifest.number} voided")
+        if self.rule is None and self.random.random() < 0.5:
+            self._wake()
+        following = plan_ingest(store, cluster, now=datetime.now(UTC))
+        assert following is not None
+        lost = {segment.object for segment in manifest.segments} - {segment.object for segment in following.segments}
+        self.result.problems += [f"batch {following.number} lacks segments of the voided one: {lost}"] if lost else []
+        return following
 
     def _run(self, job: str, *arguments: str, config: Path | None = None) -> None:
         """Start a job until one of it has come to its end."""

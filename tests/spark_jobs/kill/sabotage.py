@@ -20,12 +20,14 @@ BETWEEN: Final = "between progress and commit"
 @dataclass(frozen=True)
 class Rule:
     """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it; `edited`: a configuration does
-    that is edited after the batch was begun. `pieces`: segments that each node's log has to be cut into, so that it can."""
+    that is edited after the batch was begun; `voids`: batches do that are voided. `pieces`: segments that each node's log has to be cut
+    into, so that it can."""
 
     break_it: Callable[[], None]
     points: tuple[str, ...] = ()
     rivals: bool = False
     edited: bool = False
+    voids: bool = False
     pieces: int = 1
 
 
@@ -153,6 +155,13 @@ def _present_configuration() -> None:
     pinned.configuration = lambda _, __, config: config
 
 
+def _void_keeps_rows() -> None:
+    """What a voided batch has committed stays where it is."""
+    from spark_jobs import voids
+
+    voids._lately = lambda *_: {}
+
+
 RULES: Final[dict[str, Rule]] = {
     "progress-after-the-transaction": Rule(_progress_after, points=(BETWEEN,)),
     "progress-before-the-transaction": Rule(_progress_before, points=(BETWEEN,)),
@@ -163,5 +172,6 @@ RULES: Final[dict[str, Rule]] = {
     # A first batch starts from nothing, whatever lies there.
     "newest-state": Rule(_newest_state, points=("before step commit_current",), pieces=3),
     "present-configuration": Rule(_present_configuration, edited=True),
+    "void-keeps-rows": Rule(_void_keeps_rows, voids=True, pieces=2),
     "never-current": Rule(_no_batch_in_current, points=("before step commit_current",)),
 }
