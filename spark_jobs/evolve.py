@@ -231,12 +231,15 @@ class IcebergTable:
     @property
     def summaries(self) -> list[dict[str, str]]:
         """What the commits that are kept tell of themselves, the latest last."""
-        metadata = self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current())
-        return [snapshot["summary"] for snapshot in json.loads(metadata).get("snapshots", ())]
+        return self.commits()[0]
 
     @property
     def lineage(self) -> list[Kept]:
         """The commits that readers see the outcome of, the latest first, as far as they are kept. What was rolled back is none of them."""
+        return self.commits()[1]
+
+    def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
+        """`summaries` and `lineage`, by one look: a table's metadata may be long."""
         metadata = json.loads(self._java("org.apache.iceberg.TableMetadataParser").toJson(self._table.operations().current()))
         kept = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
         found: list[Kept] = []
@@ -244,7 +247,7 @@ class IcebergTable:
         while (each := kept.get(at)) is not None:
             at = each.get("parent-snapshot-id")
             found.append(Kept(each["snapshot-id"], at, at in kept, each["summary"]))
-        return found
+        return [each["summary"] for each in kept.values()], found
 
     def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
         """Let readers see the snapshot `target` again (None: no rows at all), and set the properties, in one commit. `check` is called

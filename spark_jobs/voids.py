@@ -1,9 +1,10 @@
 """What voided batches have committed is taken back by the batches after them; see `writetime.batch.void`.
 
-Strategy: before a batch commits, it looks at each table that it or a voided batch knows, and takes back what the voided one has left
-there. A driver of a voided batch may be held up between its look at the seal and its commit, so each of the next batches looks, not the
-first alone; and one that was held up until this batch had written on top is found before the seal. Costs nothing where nothing was voided
-lately. Knows the warehouse; not what a batch is made of.
+Strategy: before a batch commits, it looks at each table that it or a voided batch knows, and takes back what
+the voided one has left there. A driver of a voided batch may be held up between its look at the seal and its
+commit, so each of the next batches looks, not the first alone; and one that was held up until this batch had
+written on top is found before the seal. Costs nothing where nothing was voided lately. Knows the warehouse;
+not what a batch is made of.
 """
 
 from __future__ import annotations
@@ -29,20 +30,22 @@ Voided = Mapping[int, UUID | None]
 def take_back(warehouse: Warehouse, store: Store, manifest: Manifest, voided: Voided) -> None:
     """Take back what those of the `voided` batches have left of which a driver may still be about.
 
-    BatchError if rows of another batch stand above theirs; BatchBusy, and a retry helps, if somebody writes meanwhile."""
+    BatchError if rows of another batch stand above theirs; BatchBusy, and a retry helps, if somebody writes
+    meanwhile."""
     recent = _lately(manifest, voided)
     if not recent:
         return
     number = manifest.number
     if manifest.namespace is None:
         warehouse.take_back_voided_pieces(manifest.cluster, recent, number)
-    tables = _captured(store, manifest, [*recent, manifest.base, number])
+    # Of those before the base all that they knew is in its schema, if it came again.
+    tables = _captured(store, manifest, [*(each for each in recent if each > manifest.base), manifest.base, number])
     at_once(lambda table: warehouse.take_back_voided(table, recent, number), tables, workers=COMMITTERS)
 
 
 def expect_settled(warehouse: Warehouse, manifest: Manifest, voided: Voided, tables: Iterable[Table]) -> None:
-    """BatchBusy if a driver of a voided batch has committed rows below this batch's own since `take_back`: a rerun takes both back, and
-    writes its own again."""
+    """BatchBusy if a driver of a voided batch has committed rows below this batch's own since `take_back`: a
+    rerun takes both back, and writes its own again."""
     recent = _lately(manifest, voided)
     if not recent:
         return

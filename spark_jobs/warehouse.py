@@ -340,9 +340,10 @@ class Warehouse:
         for name in self._places_of(self._current_in(table), table):
             held = IcebergTable(self.spark, name)
             held.refresh()
-            lineage, summaries = held.lineage, held.summaries
-            rolled_back = _rows_in(summaries, mine) and not _rows_in([each.summary for each in lineage], mine)
-            if rolled_back or _rows_in([each.summary for each in lineage], voided):
+            summaries, lineage = held.commits()
+            there = [each.summary for each in lineage]
+            rolled_back = _rows_in(summaries, mine) and not _rows_in(there, mine)
+            if rolled_back or _rows_in(there, voided):
                 return False
         return True
 
@@ -607,9 +608,9 @@ class Warehouse:
         """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it. Other
         pipelines write to a `shared` table as well."""
         held.refresh()
-        summaries = held.summaries
+        summaries, lineage = held.commits()
         # What was rolled back is in the table no more.
-        seen = held.snapshot, _has_batch([each.summary for each in held.lineage], batch)
+        seen = held.snapshot, _has_batch([each.summary for each in lineage], batch)
         self._expect_open(batch)
         if self.batch_id is not None and not shared:
             self._expect_own_chain(held.name, summaries, batch)

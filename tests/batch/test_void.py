@@ -1,4 +1,5 @@
-"""Voiding, by the documents alone: who wins, where the next batch starts, and what is left out from then on."""
+"""Voiding, by the documents alone: who wins, where the next batch starts, and what is left out from then
+on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Voiding a batch at each step of its commits, drivers of it that are late, and what the next batch makes of it, with Spark."""
+"""Voiding a batch at each step of its commits, drivers of it that are late, and what the next batch makes of
+it, with Spark."""
 
 from __future__ import annotations
 
@@ -237,7 +238,8 @@ def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp
 def test_a_rival_that_rolls_the_table_back_takes_no_rows_from_a_batch_that_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One run has written on top of late rows, another takes both back: the first must not seal what is not there any more."""
+    """One run has written on top of late rows, another takes both back: the first must not seal what is not
+    there any more."""
     ring = begun(tmp_path)
     more(ring)
     given_up = ring.plan(200)

@@ -1,9 +1,11 @@
 """Voiding: a person's decision that an open batch takes no effect, because it cannot be finished.
 
-Strategy: a void is a seal, the same create-only object, so of a void and a seal only one comes about, and every driver that looks for the
-seal before it commits is held back by either. The seal comes first and needs the bucket only. What the batch has committed by then, or
-what a driver commits that looked before, is taken back by the batches after it, each before its own commits: they know the voided ones
-from the seals. The number is never used again. State stays at the base, since seals pin its versions. Knows no Spark and no table.
+Strategy: a void is a seal, the same create-only object, so of a void and a seal only one comes about, and
+every driver that looks for the seal before it commits is held back by either. The seal comes first and needs
+the bucket only. What the batch has committed by then, or what a driver commits that looked before, is taken
+back by the batches after it, each before its own commits: they know the voided ones from the seals. The
+number is never used again. State stays at the base, since seals pin its versions. Knows no Spark and no
+table.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator
         yield Trouble(
             f"stuck {found.open_batch}",
             f"stuck: batch {found.open_batch} of {found.cluster} was begun {span((found.now - begun).total_seconds())} ago and is not "
-            "sealed. Is cdc_ingest paused, or red? Clear its task `ingest`: the very same batch runs again, and nothing is doubled.",
+            "sealed. Is cdc_ingest paused, or red? Clear its task `ingest`: the very same batch runs again, and nothing is doubled. "
+            f"If it cannot be finished: `writetime void {found.open_batch}`.",
         )
 
 
