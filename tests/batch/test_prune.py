@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,3 +157,18 @@ def test_claims_of_one_prefix_as_they_age(store: LocalStore) -> None:
         os.utime(Path(store.url, name), (at, at))
     found = [info.name for info in prune.claims(store, "t", START + timedelta(days=7))]
     assert found == [names.claim("t.shop.large", 1, 1)]
+
+
+def test_pieces_that_a_voided_batch_had_settled_stay(store: LocalStore) -> None:
+    ref = names.SegmentRef(names.NodeName(CLUSTER, "dc1", "a"), names.SegmentName(5, 7))
+    for position, settled_in in ((1, 3), (2, 4), (3, None)):
+        piece = ref.quarantined(position, 9)
+        store.put(f"{piece}.bin", b"bytes")
+        store.put(f"{piece}.json", json.dumps({"settled_in": settled_in}).encode())
+
+    def gone(*voided: int) -> list[str]:
+        found = prune.settled(store, CLUSTER, datetime.now(UTC) + timedelta(days=1), voided)
+        return [info.name for info in found if info.name.endswith(".json")]
+
+    assert gone() == [f"{ref.quarantined(1, 9)}.json", f"{ref.quarantined(2, 9)}.json"]
+    assert gone(3) == [f"{ref.quarantined(2, 9)}.json"]

@@ -16,9 +16,9 @@ from spark_jobs.publish import Outbox
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import table
 from writetime import names
-from writetime.batch.documents import Accounting, Sealed
+from writetime.batch.documents import Accounting, Manifest, Sealed
 from writetime.batch.publish import Published, read_published, write_published
-from writetime.config import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig
+from writetime.config import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig, TablesConfig
 from writetime.errors import ConfigError, PublishError, StoreUnavailable
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
@@ -95,7 +95,7 @@ def test_a_note_of_files_says_nothing_of_a_kafka_that_came_later(tmp_path: Path)
 
 
 def test_files_that_cannot_be_written_do_not_hold_up_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sealed, drained = SimpleNamespace(number=2), []
+    sealed, drained = SimpleNamespace(number=2, voided={}), []
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
     files = FilesConfig(url=str(tmp_path / "events"))
     place = {"cluster": SimpleNamespace(name="c"), "bucket": str(tmp_path / "bucket"), "pipeline": "p"}
@@ -130,7 +130,7 @@ def test_files_that_cannot_be_written_hold_up_no_kafka(tmp_path: Path, monkeypat
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"})
     about = {"cluster": cluster, "catalog": None, "bucket": str(tmp_path), "pipeline": "p", "kafka": kafka}
     config = cast(PipelineConfig, SimpleNamespace(**about, files=FilesConfig(url=str(tmp_path / "files"))))
-    monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=SimpleNamespace(number=3)))
+    monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=SimpleNamespace(number=3, voided={})))
     monkeypatch.setattr(publish, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))
     monkeypatch.setattr(publish, fails, fail)
     drained = Published(batch=3, events=7)
@@ -147,3 +147,24 @@ def test_what_fails_in_a_worker_that_writes_files_is_told_by_table() -> None:
     ):
         raise PySparkException("An error occurred while calling o1.collect.\n: java.lang.OutOfMemoryError: heap")
     assert raised.value.retriable
+
+
+def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
+    box = outbox(tmp_path, 3)
+    box.config.tables = TablesConfig()  # type: ignore[misc]
+    learner, known = SchemaLearner(), ""
+    for number, name in ((1, "first"), (2, "given_up"), (3, "last")):
+        if number == 3:
+            # It starts from what the first one knew.
+            learner = SchemaLearner.from_json(known)
+        learner.apply(create_table(table(name, 50 + number, {"id": "int"}), number))
+        known = learner.to_json() if number == 1 else known
+        box.store.put(names.batch_object("c", number, "schema"), learner.to_json().encode())
+        manifest = Manifest(
+            number=number, kind="ingest", cluster="c", created_at=datetime(2026, 5, 4, tzinfo=UTC), now=1, base=0, segments=[]
+        )
+        box.store.put(names.batch_object("c", number, "manifest"), manifest.to_bytes())
+    box.voided = frozenset({2})
+    assert [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table] == [(1, "first"), (3, "last")]
+    box.voided = frozenset()
+    assert (2, "given_up") in [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table], "what it is about"
