@@ -176,7 +176,8 @@ def quoted(name: str) -> str:
 
 
 class Kept(NamedTuple):
-    """A commit to a table: its snapshot, the one before it, whether that one is kept too, and what it says of itself."""
+    """A commit to a table: its snapshot, the one before it, whether that one is kept too, and what it says of
+    itself."""
 
     id: int
     parent: int | None
@@ -235,7 +236,8 @@ class IcebergTable:
 
     @property
     def lineage(self) -> list[Kept]:
-        """The commits that readers see the outcome of, the latest first, as far as they are kept. What was rolled back is none of them."""
+        """The commits that readers see the outcome of, the latest first, as far as they are kept. What was
+        rolled back is none of them."""
         return self.commits()[1]
 
     def commits(self) -> tuple[list[dict[str, str]], list[Kept]]:
@@ -250,8 +252,9 @@ class IcebergTable:
         return [each["summary"] for each in kept.values()], found
 
     def roll_back(self, seen: int, target: int | None, properties: Mapping[str, str], check: Callable[[], None]) -> None:
-        """Let readers see the snapshot `target` again (None: no rows at all), and set the properties, in one commit. `check` is called
-        when the table is fixed that has `seen` for its snapshot: whatever anybody commits later makes it fail.
+        """Let readers see the snapshot `target` again (None: no rows at all), and set the properties, in one
+        commit. `check` is called when the table is fixed that has `seen` for its snapshot: whatever anybody
+        commits later makes it fail.
 
         ManageSnapshots would try again on top of that, and take it away too."""
         operations = self._table.operations()

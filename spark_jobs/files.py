@@ -58,9 +58,9 @@ def files_up_to(files: FilesConfig) -> int:
 
 
 def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: SparkSession, since: int, sealed: Sealed) -> Filed:
-    """Write the events of the batches after `since`, up to the one `sealed`, without those that were voided. What
-    cannot be written of one table is raised when the others are there: the note says so of none of these batches then, and the next run
-    writes them again, the same."""
+    """Write the events of the batches after `since`, up to the one `sealed`, without those that were voided.
+    What cannot be written of one table is raised when the others are there: the note says so of none of these
+    batches then, and the next run writes them again, the same."""
     upto = sealed.number
     learner = read_schema(store, config.cluster.name, upto)
     schema = learner.schema()

@@ -110,7 +110,8 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
 
 
 class _Sinks:
-    """Where events go, and which of these lack something of the batches up to the one `sealed`. `everything`: look at all of it."""
+    """Where events go, and which of these lack something of the batches up to the one `sealed`. `everything`:
+    look at all of it."""
 
     def __init__(self, config: PipelineConfig, store: Store, sealed: Sealed, everything: bool) -> None:
         self.config, self.store, self.sealed = config, store, sealed
@@ -189,7 +190,8 @@ def _ids_of(kafka: KafkaConfig, topic: str, plain: Plain) -> tuple[int, int] | N
 
 
 class Outbox:
-    """The changes tables of all captured tables, up to the last sealed batch, without those that were voided."""
+    """The changes tables of all captured tables, up to the last sealed batch, without those that were
+    voided."""
 
     def __init__(
         self, config: PipelineConfig, kafka: KafkaConfig, store: Store, spark: SparkSession, upto: int, voided: Iterable[int] = ()

@@ -53,8 +53,9 @@ _BATCH_PROPERTY = "writetime.batch"
 _BATCH_ID_PROPERTY = "writetime.batch-id"
 _STEP_PROPERTY = "writetime.step"
 _VOID_PROPERTY = "writetime.void"
-"""Of a snapshot: the batch that made it, its id, and whether it brought `rows`, took the values of `dropped` columns, as `refill` moved
-values to a column of another type, or took back what `void` batches had committed, of which it names the numbers."""
+"""Of a snapshot: the batch that made it, its id, and whether it brought `rows`, took the values of `dropped`
+columns, as `refill` moved values to a column of another type, or took back what `void` batches had committed,
+of which it names the numbers."""
 _SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
@@ -257,8 +258,8 @@ class Warehouse:
         return None
 
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
-        """This life's changes as they are now, without those of batches that were `voided`, or None if there are none yet. BatchError,
-        retriable, if another life took the name meanwhile."""
+        """This life's changes as they are now, without those of batches that were `voided`, or None if there
+        are none yet. BatchError, retriable, if another life took the name meanwhile."""
         name = self.changes_of(table)
         held = None if name is None else IcebergTable(self.spark, name)
         if held is None or held.snapshot is None:
@@ -307,7 +308,8 @@ class Warehouse:
             self._remove_events(held, seen, batch, batch, self._about(batch))
 
     def _remove_events(self, held: IcebergTable, seen: int, gone: int, batch: int, about: Mapping[str, str]) -> None:
-        """Take the events of the batch `gone` out of a changes table, if nobody has written such since the snapshot `seen`."""
+        """Take the events of the batch `gone` out of a changes table, if nobody has written such since the
+        snapshot `seen`."""
         nothing = self.spark.createDataFrame([], held.columns)
         try:
             self._overwrite(held.name, seen, nothing, F.col("batch") == gone, about)
@@ -318,13 +320,15 @@ class Warehouse:
             with self._notes.told(about):
                 self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
 
-    # --- what voided batches have left ----------------------------------------------------------------------------------------
+    # --- what voided batches have left ---------------------------------------------------------------------
 
     def take_back_voided(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> list[str]:
-        """Take back what batches that were `voided` have committed of this life: their events go from its changes, its current rows are
-        rolled back to where they were before. Names of the tables that this changes.
+        """Take back what batches that were `voided` have committed of this life: their events go from its
+        changes, its current rows are rolled back to where they were before. Names of the tables that this
+        changes.
 
-        BatchError if rows of another batch stand above theirs: nobody can tell these apart. BatchBusy if somebody writes meanwhile."""
+        BatchError if rows of another batch stand above theirs: nobody can tell these apart. BatchBusy if
+        somebody writes meanwhile."""
         with self._fenced(batch):
             done = []
             for name in self._places_of(self._changes_in(table), table):
@@ -335,7 +339,8 @@ class Warehouse:
             return done
 
     def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
-        """Whether no rows of a voided batch stand in this life's current rows, and none of this batch were rolled back with such."""
+        """Whether no rows of a voided batch stand in this life's current rows, and none of this batch were
+        rolled back with such."""
         mine = {batch: self.batch_id}
         for name in self._places_of(self._current_in(table), table):
             held = IcebergTable(self.spark, name)
@@ -348,7 +353,8 @@ class Warehouse:
         return True
 
     def take_back_voided_pieces(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
-        """The same of the quarantine table: what voided batches of the cluster could not use goes, and what they had settled waits."""
+        """The same of the quarantine table: what voided batches of the cluster could not use goes, and what
+        they had settled waits."""
         name = self.quarantine()
         held = None if name is None else self._held(name)
         found = _left_by(held.lineage, voided) if held is not None else []
@@ -361,7 +367,8 @@ class Warehouse:
             log.info("quarantine of a voided batch taken back", batch=batch, voided=number)
 
     def _places_of(self, namespace: str, table: Table) -> list[str]:
-        """Names of the tables in a namespace that hold this life's rows: the plain one, or the one that it was moved to."""
+        """Names of the tables in a namespace that hold this life's rows: the plain one, or the one that it
+        was moved to."""
         plain = to_column(table.name)
         found = []
         for name in (self._name(namespace, called) for called in (plain, _life_name(plain, table.id))):
@@ -411,7 +418,7 @@ class Warehouse:
     def _about_void(self, number: int, batch: int) -> dict[str, str]:
         return {**self._about(batch, "void"), _VOID_PROPERTY: str(number)}
 
-    # --- current rows ---------------------------------------------------------------------------------------------------------
+    # --- current rows ---------------------------------------------------------------------------------------
 
     def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Bring the current rows to where the batch's last event of each row leaves them."""

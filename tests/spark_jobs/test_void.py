@@ -30,7 +30,8 @@ from writetime.store import open_store
 
 STEPS = ("_commit_changes", "_commit_state", "_commit_current", "_seal")
 """What a batch dies before: nothing is committed, changes are, state is, all is."""
-TABLE = "lake.shop.orders"
+TABLE, CHANGES = "lake.shop.orders", "lake.shop__changes.orders"
+LATE_EVENTS = f"INSERT INTO {CHANGES} (batch, ordinal, table_id, op) SELECT 2, ordinal, table_id, op FROM {CHANGES}"
 
 
 def begun(folder: Path) -> Ring:
@@ -112,6 +113,8 @@ def test_what_it_had_committed_is_taken_back_and_comes_again(tmp_path: Path, mon
     assert ring.batch(400).voided == {2: given_up.id}
     assert ring.current() == folded(ring.events())
     assert ring.current()[2, 1] == {"name": 5, "amount": 9}
+    taken_back = [each["summary"] for each in snapshots(ring, CHANGES) if each["summary"].get("writetime.step") == "void"]
+    assert [(told["writetime.batch"], told["writetime.void"]) for told in taken_back] == [("3", "2")][: step != STEPS[0]], "once"
 
 
 @pytest.mark.spark
@@ -194,11 +197,7 @@ def test_a_driver_that_passed_the_fence_before_the_void_changes_nothing_for_long
     with session(ring) as spark:
         commits_late(spark, given_up, f"DELETE FROM {TABLE} WHERE line = 1")
         commits_late(spark, given_up, f"INSERT INTO {TABLE} (id, line, name) VALUES (9, 9, 9)")
-        rows = f"{TABLE.replace('shop', 'shop__changes')}"
-        columns = "batch, ordinal, table_id, op"
-        commits_late(
-            spark, given_up, f"INSERT INTO {rows} ({columns}) SELECT 2, ordinal, table_id, op FROM {rows}", **{"writetime.step": ""}
-        )
+        commits_late(spark, given_up, LATE_EVENTS, **{"writetime.step": ""})
     assert (9, 9) in ring.current()
     assert ring.events(2)
     ring.write(insert(3, 1, 405, name=6))
@@ -408,10 +407,7 @@ def test_files_hold_no_events_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     archive(ring.store, CLUSTER, 3)
     files = FilesConfig(url=str(tmp_path / "files"))
     with session(ring) as spark:
-        changes = "lake.shop__changes.orders"
-        told = {"writetime.step": ""}
-        statement = f"INSERT INTO {changes} (batch, ordinal, table_id, op) SELECT 2, ordinal, table_id, op FROM {changes}"
-        commits_late(spark, given_up, statement, **told)
+        commits_late(spark, given_up, LATE_EVENTS, **{"writetime.step": ""})
         warehouse = Warehouse(spark, "lake")
         shown = warehouse.open_changes(ORDERS, sealed.voided)
         assert shown is not None

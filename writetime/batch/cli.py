@@ -21,7 +21,8 @@ _Number = Annotated[int, typer.Argument(help="Number of the batch.", min=1, show
 
 
 def batches(config: _Config, last: _Last = 20, as_json: _AsJson = False) -> None:
-    """List the latest sealed batches: where all partition updates of each went; and those that were voided."""
+    """List the latest sealed batches: where all partition updates of each went; and those that were
+    voided."""
     from writetime.batch.report import batches_text
 
     store, cluster = _place(config)
@@ -56,7 +57,8 @@ def void(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Void the open batch, which cannot be finished: what it has committed is taken back, its input comes in with the next batch."""
+    """Void the open batch, which cannot be finished: what it has committed is taken back, its input comes in
+    with the next batch."""
     import sys
 
     from writetime.batch.plan import history, read_sealed

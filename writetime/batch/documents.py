@@ -350,7 +350,8 @@ class HeldDocument(Document):
 
 
 class Void(Document):
-    """A person's decision that a batch takes no effect. `base`: the last effective batch before it (0: none), where the next one starts."""
+    """A person's decision that a batch takes no effect. `base`: the last effective batch before it (0: none),
+    where the next one starts."""
 
     reason: str
     by: str
@@ -358,10 +359,11 @@ class Void(Document):
 
 
 class Sealed(Document):
-    """The outcome of a batch; that this object exists is the seal. With a `void` it has no outcome: its input is planned again.
+    """The outcome of a batch; that this object exists is the seal. With a `void` it has no outcome: its input
+    is planned again.
 
-    Where many segments are held their names are in an object beside it (`held_in`): a seal does not grow with what waits. `read` gives it
-    with all of them, whichever form it has; `write` takes care of that object."""
+    Where many segments are held their names are in an object beside it (`held_in`): a seal does not grow with
+    what waits. `read` gives it with all of them, whichever form it has; `write` takes care of that object."""
 
     number: int
     kind: BatchKind

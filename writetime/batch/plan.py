@@ -45,8 +45,8 @@ EXPIRY_PAUSE: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Where a cluster's batches stand: the last number given out, and the last seal that takes effect. `voided`: the batch of that number
-    was voided, so what is left of it has to be taken back."""
+    """Where a cluster's batches stand: the last number given out, and the last seal that takes effect.
+    `voided`: the batch of that number was voided, so what is left of it has to be taken back."""
 
     last: int
     sealed: Sealed | None
@@ -63,7 +63,8 @@ class History:
 
 
 def history(store: Store, cluster: str) -> History:
-    """The last batch begun and the last one sealed; but for those that were voided they differ by at most one."""
+    """The last batch begun and the last one sealed; but for those that were voided they differ by at most
+    one."""
     last = max(_latest(store, cluster), default=0)
     for number in (last, last - 1):
         if number > 0 and (found := read_sealed(store, cluster, number)):
@@ -130,8 +131,8 @@ def read_sealed(store: Store, cluster: str, number: int) -> Sealed | None:
 
 
 def seal(store: Store, cluster: str, sealed: Sealed) -> Sealed:
-    """Create the seal; the one that is there if another driver of this very batch was first: it is the same but for the clock. BatchError
-    if the batch was voided meanwhile."""
+    """Create the seal; the one that is there if another driver of this very batch was first: it is the same
+    but for the clock. BatchError if the batch was voided meanwhile."""
     name = names.batch_object(cluster, sealed.number, "sealed")
     try:
         sealed.write(store, name, names.batch_folder(cluster, sealed.number))

@@ -96,8 +96,8 @@ def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
 
 
 def settled(store: Store, cluster: str, before: datetime, voided: Collection[int] = ()) -> Iterator[ObjectInfo]:
-    """Pieces of quarantine, bytes and note, that a batch could use before then, other than one that was `voided`. The note goes last:
-    without it nobody finds the bytes."""
+    """Pieces of quarantine, bytes and note, that a batch could use before then, other than one that was
+    `voided`. The note goes last: without it nobody finds the bytes."""
     bytes_of: ObjectInfo | None = None
     for info in store.list(names.quarantine_prefix(cluster)):
         if info.name.endswith(".bin"):

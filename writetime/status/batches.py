@@ -53,8 +53,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames). `rows`: of tables, as far as
-    they are told. With a `void` it takes no effect, and nodes, minutes and rows are empty."""
+    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames).
+    `rows`: of tables, as far as they are told. With a `void` it takes no effect, and nodes, minutes and rows
+    are empty."""
 
     number: int
     kind: BatchKind
@@ -103,7 +104,8 @@ class Batches:
         return self._known
 
     def latest(self, count: int = WINDOW, *, before: int | None = None) -> list[BatchFacts]:
-        """The `count` sealed batches up to the last, or before that number, voided ones too; the newest first."""
+        """The `count` sealed batches up to the last, or before that number, voided ones too; the newest
+        first."""
         newest = self.newest()
         first = newest.last - newest.open
         if before is not None:

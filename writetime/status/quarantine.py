@@ -179,8 +179,8 @@ def _without_dropped(mutation: Mutation, tables: Mapping[UUID, Table]) -> Mutati
 
 
 def _read(batches: Batches, name: str, voided: Set[int]) -> Kept | None:
-    """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up. What a batch had settled
-    that was `voided` waits as before."""
+    """The piece that the note of that name tells of. None if the note is gone or no note: somebody tidies up.
+    What a batch had settled that was `voided` waits as before."""
     pieces = name.split("/")
     if name.startswith(names.unpublishable_prefix(batches.cluster)):
         return _read_event(batches, name)

@@ -208,9 +208,11 @@ class Kills(Orders):
         return sealed
 
     def _void(self, manifest: Manifest) -> Manifest | None:
-        """Kill the batch half-way, or leave a driver of it stopped, and void it; the batch that takes its input in. None if it was sealed.
+        """Kill the batch half-way, or leave a driver of it stopped, and void it; the batch that takes its
+        input in. None if it was sealed.
 
-        The driver that was stopped wakes when a later batch is sealed, or, by chance, before the next one begins."""
+        The driver that was stopped wakes when a later batch is sealed, or, by chance, before the next one
+        begins."""
         store, cluster = self.pipeline.store, self.pipeline.cluster
         self._present_config = self._config_file
         point = self.random.choice(points.COMMITTING) if self.rule is None else points.COMMITTING[-1]

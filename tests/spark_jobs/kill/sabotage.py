@@ -19,9 +19,9 @@ BETWEEN: Final = "between progress and commit"
 
 @dataclass(frozen=True)
 class Rule:
-    """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it; `edited`: a configuration does
-    that is edited after the batch was begun; `voids`: batches do that are voided. `pieces`: segments that each node's log has to be cut
-    into, so that it can."""
+    """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it;
+    `edited`: a configuration does that is edited after the batch was begun; `voids`: batches do that are
+    voided. `pieces`: segments that each node's log has to be cut into, so that it can."""
 
     break_it: Callable[[], None]
     points: tuple[str, ...] = ()
