@@ -12,6 +12,7 @@
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  what its first run decided (writetime.batch.pinned)
     pipelines/<cluster>.json                                              who the pipeline is, made once
+    chains/<cluster>/<number of its first batch>.json                     a rebuild, and the chain of batches that it began
     clock/<cluster>                                                       written to see what time the store has
     events/<cluster>/<keyspace>.<table>/<batch>-….avro                    events as files, where there is no Kafka
     published/<cluster>.json                                              how far publishing is known to be
@@ -474,6 +475,15 @@ def owner(cluster: str) -> str:
     return f"pipelines/{part(cluster)}.json"
 
 
+def chains_prefix(cluster: str) -> str:
+    return f"chains/{part(cluster)}/"
+
+
+def chain(cluster: str, first: int) -> str:
+    """The rebuild whose first batch has that number (`writetime.batch.chains`)."""
+    return f"{chains_prefix(cluster)}{first:010d}.json"
+
+
 def live(chain: str, namespace: str | None) -> str:
     """The cluster whose chain of batches, or of replays into a `namespace`, has that name."""
     return chain if namespace is None else chain.removesuffix(f".replay.{namespace}")
@@ -502,6 +512,11 @@ def published(cluster: str) -> str:
 
 def state_lease(cluster: str, table_id: str, generation: int, bucket: int) -> str:
     return f"leases/{part(cluster)}/{part(table_id)}/g{generation:04d}/b{bucket:05d}.json"
+
+
+def leases_prefix(cluster: str) -> str:
+    """Of all state shards."""
+    return f"leases/{part(cluster)}/"
 
 
 def published_told(cluster: str) -> str:

@@ -22,7 +22,7 @@ from writetime.store.checksum import crc32c
 
 HELD_HERE: Final = 100
 """So many held segments are listed in the seal itself."""
-BatchKind = Literal["ingest", "replay", "maintain"]
+BatchKind = Literal["ingest", "replay", "maintain", "rebuild"]
 SegmentState = Literal["archived", "quarantined", "retry", "growing", "expired"]
 Ending = Literal["completed", "after-crash"]
 
@@ -221,6 +221,20 @@ class Hold(Document):
         return self.tables is None or table_id in self.tables
 
 
+class Chain(Document):
+    """Batches that build on each other, begun by `writetime rebuild`. `first` is the number of the first one, above all numbers of
+    earlier chains; `upto` that of the last one of the rebuild, null in manifests of the rebuild itself. State begins with `generation`.
+
+    `partial`: some of the archive was missing. `kept_from`: segments sealed before that hour (s since the epoch) may be missing."""
+
+    id: UUID
+    first: int
+    upto: int | None = None
+    generation: int
+    partial: bool = False
+    kept_from: int | None = None
+
+
 class Manifest(Document):
     """The frozen input of a batch. `base` is the sealed batch whose schema and state versions this one starts from (0 = none)."""
 
@@ -241,6 +255,7 @@ class Manifest(Document):
     interval: tuple[datetime, datetime] | None = None
     namespace: str | None = Field(default=None, description="Of a replay that is to be compared: where its rows go. Null: the live tables.")
     id: UUID | None = Field(default=None, description="Tells it from a batch of another chain that has its number. Null: none was made.")
+    chain: Chain | None = Field(default=None, description="Which batches it builds on. Null: those that the pipeline began with.")
     holds: list[Hold] = Field(default=[], description="Of maintenance: what keeps logs from being in, so that tombstones are kept for it.")
 
 

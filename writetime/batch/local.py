@@ -110,13 +110,15 @@ def decide(
             continue
         state = base.state.get(str(table_id)) if base else None
         correction = old is not None and new[0].is_same(old[0])
-        if old is not None and correction and (state is None or not past.judged_otherwise(old[1], new[1], _since(known, table_id))):
+        since = _since(manifest, known, table_id)
+        if old is not None and correction and (state is None or not past.judged_otherwise(old[1], new[1], since)):
             continue
         if (gone := past.gone(new[1])) is not None:
             not_understood.append(_not_followed(table_id, new[0], gone))
             continue
         opened.append(table_id)
-        last = max(state.generation if state else 0, void.generations[table_id].generation if void and table_id in void.opened else 0)
+        known_generation = state.generation if state else first_generation(manifest)
+        last = max(known_generation, void.generations[table_id].generation if void and table_id in void.opened else 0)
         generations[table_id] = Opening(generation=last + 1, opened=manifest.number, at=new[0].at, correction=correction)
     return LocalDocument(
         truncations=records,
@@ -128,6 +130,11 @@ def decide(
         not_understood=not_understood,
         rereads=past.rereads({table_id: after[table_id][1] for table_id in opened}),
     )
+
+
+def first_generation(manifest: Manifest) -> int:
+    """With which generation the state of a table begins: none that a shard of an earlier chain may lie in."""
+    return 0 if manifest.chain is None else manifest.chain.generation
 
 
 def last_truncate(document: LocalDocument, table_id: UUID) -> Truncate:
@@ -199,9 +206,13 @@ def _not_followed(table_id: UUID, truncate: Truncate, kept: datetime) -> str:
     )
 
 
-def _since(known: LocalDocument, table_id: UUID) -> int:
+def _since(manifest: Manifest, known: LocalDocument, table_id: UUID) -> int:
     opening = known.generations.get(table_id)
-    return opening.opened if opening else 1
+    return opening.opened if opening else _first(manifest)
+
+
+def _first(manifest: Manifest) -> int:
+    return 1 if manifest.chain is None else manifest.chain.first
 
 
 def _record(truncation: Truncation) -> TruncationRecord:
@@ -280,9 +291,9 @@ class _Past:
 
     def _in_range(self, cut: Cut) -> Iterator[SegmentInput]:
         """The segments of the archive's hours from shortly before the cut on, and those that are not archived."""
-        # What was not replayed into a namespace is none of it.
-        namespace = self._manifest.namespace
-        for segment in self._segments_from(self._earliest(cut)) if namespace is None else self._folded(1):
+        # What was not replayed into a namespace is none of it; and what a rebuild has not come to yet, comes with a later batch.
+        partly = self._manifest.namespace is not None or self._manifest.kind == "rebuild"
+        for segment in self._folded(_first(self._manifest)) if partly else self._segments_from(self._earliest(cut)):
             if _identity(segment) not in self._mine:
                 yield segment
 

@@ -20,9 +20,22 @@ from typing import Final
 from uuid import uuid4
 
 from writetime import archived, names, parts
+from writetime.batch import chains
 from writetime.batch.archive import archive, released
 from writetime.batch.asked import new_answers
-from writetime.batch.documents import BatchKind, Hold, LedgerEntry, LocalDocument, Manifest, Mark, Sealed, SegmentInput, Tail, may_contain
+from writetime.batch.documents import (
+    BatchKind,
+    Chain,
+    Hold,
+    LedgerEntry,
+    LocalDocument,
+    Manifest,
+    Mark,
+    Sealed,
+    SegmentInput,
+    Tail,
+    may_contain,
+)
 from writetime.batch.logs_in import holds
 from writetime.batch.node_facts import NodeFacts, read_facts
 from writetime.cql.names import is_beside, namespace_clash
@@ -150,6 +163,7 @@ def store_clock(store: Store, cluster: str) -> datetime:
 def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000) -> Manifest | None:
     """The manifest to run next: an unsealed one again, else a new one over what has come in; None when there is nothing to do."""
     past = history(store, cluster)
+    _expect_settled(store, cluster, past, "plan a batch")
     if past.open:
         return read_manifest(store, cluster, past.last)
     _finish(store, cluster, past)
@@ -194,6 +208,7 @@ def plan_replay(
     """
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     past = history(store, chain)
+    _expect_settled(store, cluster, past if namespace is None else history(store, cluster), "plan a replay")
     interval = (start.astimezone(UTC), end.astimezone(UTC))
     begun = namespace is None or past.sealed is not None
     if past.open and begun:
@@ -285,6 +300,7 @@ def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | No
     Its clock stands where the last batch left it: what has expired since is told by the next ingest, and is not purged before that.
     """
     past = history(store, cluster)
+    _expect_settled(store, cluster, past, "plan maintenance")
     if past.open:
         if (open_batch := read_manifest(store, cluster, past.last)).kind == "maintain":
             return open_batch
@@ -302,6 +318,34 @@ def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBus
         obj=names.batch_object(cluster, past.last, "manifest"),
         hint="It is finished by the next run of cdc_ingest.",
     )
+
+
+def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[SegmentInput], *, answers: list[str], now: datetime) -> Manifest:
+    """The next batch of a rebuild: over these segments; the chain's first one takes in all schema snapshots too.
+
+    BatchBusy if another driver of the rebuild has just created it."""
+    past = history(store, cluster)
+    snapshots = []
+    if past.last < chain.first:
+        past = History(chain.first - 1, None)
+        listed = (info for info in store.list(names.schema_prefix(cluster)) if names.is_schema_snapshot(info.name))
+        # Without a limit: a frame of a table that is not known yet would not come in again.
+        snapshots = [info.name for info in listed if info.size <= SCHEMA]
+    return _create(store, cluster, past, "rebuild", segments, snapshots, now, answers=answers, chained=chain)
+
+
+def _expect_settled(store: Store, cluster: str, past: History, operation: str) -> None:
+    """BatchBusy while a rebuild is under way. BatchError if the batches are not those that ledger, archive or the last rebuild speak of:
+    a batch that began at 1 again would stand behind what warehouse and Kafka have."""
+    rebuild = chains.current(store, cluster)
+    if rebuild is not None and rebuild.finished_at is None:
+        raise chains.under_way(rebuild, operation, cluster)
+    if past.last == 0 and (rebuild is not None or chains.has_past(store, cluster)):
+        raise chains.missing(cluster, operation, "is missing, and the cluster has been ingested before")
+    if past.last and rebuild is not None:
+        found = read_manifest(store, cluster, past.last).chain
+        if found is None or found.id != rebuild.chain.id:
+            raise chains.missing(cluster, operation, f"has no batch of the chain that began with batch {rebuild.chain.first}")
 
 
 def _expect_kept(kept_from: int | None, start: datetime, cluster: str) -> None:
@@ -348,6 +392,7 @@ def _create(
     namespace: str | None = None,
     answers: list[str] | None = None,
     holding: list[Hold] | None = None,
+    chained: Chain | None = None,
 ) -> Manifest:
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
@@ -371,6 +416,7 @@ def _create(
         namespace=namespace,
         id=uuid4(),
         holds=holding or [],
+        chain=chained or chains.continued(store, cluster, before),
     )
     name = names.batch_object(chain, manifest.number, "manifest")
     try:
