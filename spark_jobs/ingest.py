@@ -67,6 +67,7 @@ from writetime.batch.identity import owner
 from writetime.batch.logs_in import begun, is_late, node_ends
 from writetime.batch.pieces import of_batch, with_bytes
 from writetime.batch.plan import not_voided, read_manifest, read_schema, read_sealed, seal
+from writetime.batch.rebuild import expect_readable
 from writetime.batch.report import batch_text
 from writetime.batch.truncations import Purged
 from writetime.batch.void import voided_before
@@ -115,8 +116,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run(config: PipelineConfig, number: int) -> Sealed:
-    """Run the batch, or give the outcome of one that is already sealed. BatchError if it was voided."""
+def run(config: PipelineConfig, number: int, session: SparkSession | None = None) -> Sealed:
+    """Run the batch, or give the outcome of one that is already sealed. A `session` that is given goes on after it. BatchError if the batch
+    was voided."""
     store = open_store(config.bucket)
     done = read_sealed(store, config.cluster.name, number)
     if done is not None:
@@ -129,7 +131,7 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         )
     if manifest.kind != "maintain":
         config = pinned.configuration(store, manifest, config)
-    spark = spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
+    spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
         if manifest.kind == "maintain" and base is not None:
             return maintain(config, store, spark, manifest, base)
@@ -143,7 +145,10 @@ def run(config: PipelineConfig, number: int) -> Sealed:
         log.warning("another driver has sealed the batch", batch=number, **error.as_dict())
         return done
     finally:
-        spark.stop()
+        if session is None:
+            spark.stop()
+        else:
+            session.catalog.clearCache()
 
 
 @dataclass
@@ -231,11 +236,19 @@ class Batch:
         """Hold what is gone of the segments to what was gone when the batch first read them."""
         problems = surveyed.filter("kind = 'problem'").select("segment", F.get_json_object("detail", "$.kind").alias("what"))
         gone = {self.manifest.segments[row.segment].object for row in problems.filter("what = 'gone'").distinct().collect()}
+        if self.manifest.kind == "rebuild":
+            gone |= self._unreadable(surveyed)
+            expect_readable(self.store, self.manifest, gone)
         if gone:
             # Archived by now, if another driver was faster.
             self._expect_open()
         pinned.pin_absent(self.store, self.manifest, gone)
         self.absent = frozenset(gone)
+
+    def _unreadable(self, surveyed: DataFrame) -> set[str]:
+        """Objects of which not a byte could be used, as of a packed segment that cannot be unpacked: the batch goes without them."""
+        nothing = (F.col("kind") == "problem") & (F.col("position") == 0) & (F.length("body") == 0)
+        return {self.manifest.segments[row.segment].object for row in surveyed.filter(nothing).select("segment").distinct().collect()}
 
     def _expect_open(self) -> None:
         """BatchError if another driver has sealed the batch: nothing may be written for it any more."""
@@ -381,7 +394,8 @@ class Batch:
                     yield table.id.bytes, bucket
 
     def _shard_versions(self, table: Table) -> ShardVersions:
-        known = (self.base.state.get(str(table.id)) if self.base else None) or ShardVersions(buckets=[0] * self.config.buckets)
+        new = ShardVersions(generation=local.first_generation(self.manifest), buckets=[0] * self.config.buckets)
+        known = (self.base.state.get(str(table.id)) if self.base else None) or new
         if table.id not in self.local.opened:
             return known
         return ShardVersions(generation=self.local.generations[table.id].generation, buckets=[0] * len(known.buckets))
@@ -799,7 +813,7 @@ class Batch:
             undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             horizon=self.base.horizon if self.base else None,
-            kept_from=self.base.kept_from if self.base else None,
+            kept_from=self.base.kept_from if self.base else self.manifest.chain.kept_from if self.manifest.chain else None,
             voided=self.voided,
             events=sum(account.events for account in accounting),
         )
@@ -839,6 +853,7 @@ class Batch:
             beside=beside,
             owner=who,
             batch_id=self.manifest.id,
+            chain=self.manifest.chain,
         )
 
 

@@ -33,6 +33,7 @@ from spark_jobs.failures import why
 from spark_jobs.pages import last_rows, told_rows
 from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from spark_jobs.scan import Batches
+from writetime.batch.documents import Chain
 from writetime.batch.identity import Owner
 from writetime.batch.pieces import Piece
 from writetime.batch.pinned import VerdictAdded, addition
@@ -51,11 +52,12 @@ log = structlog.get_logger()
 
 _BATCH_PROPERTY = "writetime.batch"
 _BATCH_ID_PROPERTY = "writetime.batch-id"
+_CHAIN_PROPERTY = "writetime.chain"
 _STEP_PROPERTY = "writetime.step"
 _VOID_PROPERTY = "writetime.void"
-"""Of a snapshot: the batch that made it, its id, and whether it brought `rows`, took the values of `dropped`
-columns, as `refill` moved values to a column of another type, or took back what `void` batches had committed,
-of which it names the numbers."""
+"""Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the values of
+`dropped` columns, as `refill` moved values to a column of another type, or took back what `void` batches had
+committed, of which it names the numbers."""
 _SETTING = "spark.sql.iceberg.snapshot-property."
 _ID_PROPERTY = "writetime.table-id"
 _OWNER_PROPERTY = "writetime.pipeline"
@@ -63,10 +65,11 @@ _FACTS_PROPERTY = "writetime.cell-facts"
 _KEYS_PROPERTY = "writetime.keys"
 _DROPPED_PROPERTY = "writetime.dropped"
 _REFILL_PROPERTY = "writetime.refill"
+_INCOMPLETE_PROPERTY = "writetime.incomplete"
 _SCHEMA_PROPERTY = "writetime.schema."
 """Of a table: whose rows it holds, which pipeline it belongs to, how it keeps facts of cells, the key columns by their CQL names, the
-dropped columns whose values have been taken (name to µs), columns that wait for values that were set aside, and, of changes, what each
-schema version in it means."""
+dropped columns whose values have been taken (name to µs), columns that wait for values that were set aside, the chain of batches whose
+rows it holds, whether that was rebuilt from an archive that lacked something, and, of changes, what each schema version in it means."""
 _QUARANTINE_ID = "quarantine"
 """What the quarantine table has for an id."""
 _CONFLICTS = (
@@ -84,8 +87,8 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
 }
 _ANOTHER_CHAIN = (
-    "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Put both back to the same time; or give "
-    "the pipeline a warehouse without these tables."
+    "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
+    "state and tables again from the archive; or put both back to the same time."
 )
 _MIXED = "some, but not all, rows match"
 """How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
@@ -204,7 +207,8 @@ class Warehouse:
     """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
     to tables of another name. `cells`: changes tell when cells were written, and when they expire. `beside`: the namespace that a replay
     goes into, beside the live tables. `owner`: the pipeline that writes, whose the tables are from then on; a table of another is
-    somebody else's. `batch_id`: the id of the batch that writes."""
+    somebody else's. `batch_id`: the id of the batch that writes; `chain`: what it belongs to, if a rebuild has begun that. At its first
+    commit to a table a chain replaces all that an earlier one has left there."""
 
     def __init__(
         self,
@@ -217,6 +221,7 @@ class Warehouse:
         beside: str | None = None,
         owner: Owner | None = None,
         batch_id: UUID | None = None,
+        chain: Chain | None = None,
     ) -> None:
         self.spark = spark
         self.catalog = catalog
@@ -226,6 +231,7 @@ class Warehouse:
         self.beside = beside
         self.owner = owner
         self.batch_id = batch_id
+        self.chain = chain
         self._notes = _Notes(spark)
         self._making = Lock()
 
@@ -287,8 +293,10 @@ class Warehouse:
             about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
             told = told_rows(to_arrow_schema(held.columns), about, cells=self.cells)
             rows = events.filter("told > 0").mapInArrow(told, schema=held.columns)
+            replaced = F.lit(True) if self._succeeds(held) else F.col("batch") == batch
             try:
-                self._overwrite(held.name, seen, rows, F.col("batch") == batch, self._about(batch))
+                self._overwrite(held.name, seen, rows, replaced, self._about(batch))
+                self._take_over(held, batch)
             except Py4JJavaError as error:
                 if _MIXED not in str(error):
                     raise
@@ -435,6 +443,8 @@ class Warehouse:
             seen, done = (None, True) if held is None else self._look_at(held, batch)
             if held is not None and seen is not None and not done:
                 held.empty(self._about(batch, "rows"))
+            if held is not None:
+                self._take_over(held, batch)
 
     def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
         with self._fenced(batch):
@@ -442,17 +452,60 @@ class Warehouse:
             held, facts = self._current(shape, schema, batch)
             seen, done = self._look_at(held, batch)
             if done:
+                self._take_over(held, batch)
                 return
             columns = current_schema(shape, facts)
             rows = self._last_rows(held, shape, columns, events, batch)
             if (table.static_columns and table.clustering) or any(may_be_respelled(table.columns[key].type) for key in shape.keys):
                 rows = _one_of_each_key(rows, shape)
-            if anew or seen is None:
+            if anew or seen is None or self._succeeds(held):
                 # Nothing to merge with, which is what merging costs most for.
                 kept = rows.filter(F.col(OP) != "d")
                 self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), self._about(batch, "rows"))
             else:
                 self._merge(held.name, shape, columns, rows, batch)
+            self._take_over(held, batch)
+
+    def clear_former(self, table: Table, batch: int) -> None:
+        """Take away what an earlier chain has left in this life's tables, where this one has brought no rows up to `batch`, its last."""
+        with self._fenced(batch):
+            for name in (self.changes_of(table), self.current_of(table)):
+                held = None if name is None else self._held(name)
+                if held is None:
+                    continue
+                seen, _ = self._look_at(held, batch)
+                if seen is not None and self._succeeds(held):
+                    nothing = self.spark.createDataFrame([], held.columns)
+                    self._overwrite(held.name, seen, nothing, F.lit(True), self._about(batch))
+                self._take_over(held, batch)
+
+    def seen(self) -> int:
+        """The highest number of a batch that the pipeline's tables tell of: by their snapshots, and by the rows of changes."""
+        highest = 0
+        for name in self._own_tables():
+            held = self._held(name)
+            if held is None:
+                continue
+            highest = max([highest, *(int(each.get(_BATCH_PROPERTY, 0)) for each in held.summaries)])
+            if {"batch", "ordinal"} <= set(held.columns.names) and held.snapshot is not None:
+                # Snapshots expire; a batch of which rows are left does not.
+                ((last,),) = self.spark.sql(f"SELECT max(batch) FROM {name}").collect()
+                highest = max(highest, last or 0)
+        return highest
+
+    def _own_tables(self) -> Iterator[str]:
+        """Names of the tables in the catalog that are the pipeline's, or that nobody has claimed."""
+        for (namespace,) in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
+            if namespace == OWN_NAMESPACE:
+                # Of all pipelines.
+                continue
+            inside = f"{quoted(self.catalog)}.{quoted(namespace)}"
+            for row in self.spark.sql(f"SHOW TABLES IN {inside}").collect():
+                name = f"{inside}.{quoted(row.tableName)}"
+                held = self._held(name)
+                properties = {} if held is None else held.properties
+                if _ID_PROPERTY in properties and (self.owner is None or not self.owner.other(properties.get(_OWNER_PROPERTY))):
+                    yield name
 
     def _overwrite(self, name: str, seen: int | None, rows: DataFrame, where: Column, properties: Mapping[str, str]) -> None:
         """Put the rows in the place of those that are there, if nobody has written such since the snapshot `seen`."""
@@ -621,14 +674,17 @@ class Warehouse:
         self._expect_open(batch)
         if self.batch_id is not None and not shared:
             self._expect_own_chain(held.name, summaries, batch)
+            self._expect_no_later_chain(held, batch)
         return seen
 
     def _expect_own_chain(self, name: str, summaries: list[dict[str, str]], batch: int) -> None:
-        """BatchError if the table holds a batch that can only be another chain's: one above the open one, or of its number with another
-        id."""
+        """BatchError if the table holds a batch of a chain that this one does not succeed: one above the open one, one of its number with
+        another id, or one at or above the first of this chain that is not of it."""
+        first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
         for each in summaries:
             number, told = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
-            if number > batch or (number == batch and told not in (None, str(self.batch_id))):
+            other = number >= first and each.get(_CHAIN_PROPERTY) != mine
+            if other or number > batch or (number == batch and told not in (None, str(self.batch_id))):
                 raise BatchError(
                     f"it holds batch {number} of another chain of batches, and this one is at {batch}",
                     operation="commit a batch",
@@ -636,12 +692,38 @@ class Warehouse:
                     hint=_ANOTHER_CHAIN,
                 )
 
+    def _expect_no_later_chain(self, held: IcebergTable, batch: int) -> None:
+        """The same by what the table says, which outlives its snapshots."""
+        found, first = _chain_of(held), self.chain.first if self.chain else 0
+        if found and found["first"] >= max(first, 1) and (self.chain is None or found["id"] != str(self.chain.id)):
+            raise BatchError(
+                f"it holds the chain of batches that began with {found['first']}, and this one is at {batch}",
+                operation="commit a batch",
+                obj=held.name,
+                hint=_ANOTHER_CHAIN,
+            )
+
     def _about(self, batch: int, step: str | None = None) -> dict[str, str]:
         """What a snapshot tells of itself."""
         told = {_BATCH_PROPERTY: str(batch)}
         if self.batch_id is not None:
             told[_BATCH_ID_PROPERTY] = str(self.batch_id)
+        if self.chain is not None:
+            told[_CHAIN_PROPERTY] = str(self.chain.id)
         return told if step is None else {**told, _STEP_PROPERTY: step}
+
+    def _succeeds(self, held: IcebergTable) -> bool:
+        """Whether all that the table holds is an earlier chain's."""
+        return self.chain is not None and _chain_of(held).get("id") != str(self.chain.id)
+
+    def _take_over(self, held: IcebergTable, batch: int) -> None:
+        """Note that what the table holds is this chain's by now. Dying before that, the batch replaces all once more, with the same."""
+        if self.chain is None or not self._succeeds(held):
+            return
+        about = {"id": str(self.chain.id), "first": self.chain.first}
+        told = {_CHAIN_PROPERTY: json.dumps(about), _INCOMPLETE_PROPERTY: str(self.chain.partial).lower()}
+        held.refresh()
+        held.evolve(Steps(), told, lambda: self._expect_open(batch))
 
     def _claim(self) -> dict[str, str]:
         """What says on a table whose it is."""
@@ -768,6 +850,12 @@ def _life(held: IcebergTable) -> str:
             hint="Rename it; writetime makes its own.",
         )
     return properties[_ID_PROPERTY]
+
+
+def _chain_of(held: IcebergTable) -> dict[str, Any]:
+    """Of the chain whose rows the table holds its `id` and `first`; empty if no rebuild has begun it."""
+    found: dict[str, Any] = json.loads(held.properties.get(_CHAIN_PROPERTY, "{}"))
+    return found
 
 
 def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
