@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -55,6 +56,12 @@ def files_up_to(files: FilesConfig) -> int:
     """The batch up to which all events are in the files."""
     done = Filed.read(open_store(files.url), _NOTE)
     return done.batch if done else 0
+
+
+def last_filed(files: FilesConfig) -> int:
+    """The highest batch of which there is a file, whole or not; 0 without any."""
+    found = (re.fullmatch(r"[^/]+/([0-9]{10,18})-[^/]+[.]avro", info.name) for info in open_store(files.url).list(""))
+    return max([files_up_to(files), *(int(each[1]) for each in found if each)])
 
 
 def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: SparkSession, since: int, sealed: Sealed) -> Filed:

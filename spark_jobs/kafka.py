@@ -90,17 +90,21 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """The batches whose events are published: in which bucket, of which cluster, and the last one that is sealed."""
+    """The batches whose events are published: in which bucket, of which cluster, and the last one that is sealed. What was sent of batches
+    before the `first` was of chains that this one succeeds."""
 
     bucket: str
     cluster: str
     upto: int
+    first: int = 0
 
     def id_of(self, number: int) -> str | None:
         return batch_id(self.bucket, self.cluster, number)
 
     def why_not(self, stream: str, reached: Position) -> PublishError | None:
         """Why a stream with that progress cannot go on; None if it can."""
+        if reached.batch < self.first:
+            return None
         known = self.id_of(reached.batch) if reached.id is not None and reached.batch <= self.upto else None
         if reached.batch <= self.upto and known in (None, reached.id):
             return None
@@ -109,8 +113,9 @@ class Chain:
             f"its events were sent up to batch {reached.batch}, and {beyond}: its progress is that of another chain of batches",
             operation="publish events",
             obj=stream,
-            hint="`batches/` of the bucket was put back from a backup or made anew, and Kafka was not. Put it back as it was; or give the "
-            "pipeline another `topic.prefix`; or let all events of the table go out again (`cdc_publish`, `again`).",
+            hint="`batches/` of the bucket was put back from a backup or made anew, and Kafka was not. Run `writetime rebuild`, "
+            "after which later events go on; or put it back as it was; or give the pipeline another `topic.prefix`; or let all "
+            "events of the table go out again (`cdc_publish`, `again`).",
         )
 
 
@@ -414,6 +419,22 @@ def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) 
             obj=kafka.topic_prefix,
             hint="Give this pipeline another `topic.prefix`.",
         )
+
+
+def last_sent(kafka: KafkaConfig, owner: Owner | None = None) -> int:
+    """The highest batch that any publisher's progress names; 0 if nothing was ever sent. PublishError if it cannot be read to its end, or
+    is another pipeline's."""
+    progress = progress_topic(kafka.topic_prefix)
+    try:
+        topics = AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
+        highest = 0
+        for number in topics[progress].partitions if progress in topics else ():
+            reached, claimed = _read_progress(kafka, number)
+            _expect_own(kafka, owner, claimed)
+            highest = max([highest, *(position.batch for position in reached.values())])
+        return highest
+    except KafkaException as error:
+        raise _failure("read the publishers' progress", progress, error) from error
 
 
 def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:

@@ -33,6 +33,7 @@ from spark_jobs.registry import Registry
 from spark_jobs.session import spark_session
 from spark_jobs.warehouse import Warehouse, may_be_respelled
 from writetime import __version__, envelope, names
+from writetime.batch import chains
 from writetime.batch.check import known_schema
 from writetime.batch.documents import Sealed
 from writetime.batch.identity import owner
@@ -83,6 +84,9 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     if config.kafka is None and config.files is None:
         raise ConfigError("neither `kafka` nor `files`", operation="publish", hint="Say in the pipeline's YAML where events go.")
     store = open_store(config.bucket)
+    if chains.unfinished(store, config.cluster.name) is not None:
+        log.info("nothing is published while a rebuild is under way", hint="`writetime rebuild` finishes it.")
+        return (read_published(store, config.cluster.name) or Published(batch=0, events=0)).model_copy(update={"events": 0})
     sealed = history(store, config.cluster.name).sealed
     if sealed is None:
         nothing = read_published(store, config.cluster.name) or Published(batch=0, events=0)
@@ -91,7 +95,7 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
         expect_own(config.kafka, owner(store, config.cluster.name, config.pipeline))
         _forget(config, config.kafka, store, again, sealed.number)
     sinks = _Sinks(config, store, sealed, everything)
-    published = sinks.known or Published(batch=0, events=0)
+    published = sinks.known or _beginning(store, config.cluster.name, sealed.number)
     published = published.model_copy(update={"events": 0})
     not_filed = sinks.not_filed
     if sinks.kafka_due or sinks.files_due:
@@ -124,12 +128,16 @@ class _Sinks:
 
     def _files_up_to(self, everything: bool) -> tuple[int, WritetimeError | None]:
         """The last batch that the files have; or why that cannot be told, which holds up nothing."""
-        if self.config.files is None or everything:
+        start = _beginning(self.store, self.config.cluster.name, self.upto).batch
+        if self.config.files is None:
             return 0, None
         try:
-            return files_up_to(self.config.files), None
+            filed = files_up_to(self.config.files)
         except WritetimeError as error:
             return 0, error
+        if filed > self.upto:
+            return 0, _filed_beyond(self.config.files.url, filed, self.upto)
+        return start if everything else max(start, filed), None
 
     def to_files(self, spark: SparkSession, published: Published) -> tuple[Published, WritetimeError | None]:
         """Write the files. How far events are now, where there is no Kafka to say that; and what has failed, which holds up nothing."""
@@ -147,8 +155,15 @@ class _Sinks:
 def _known(store: Store, cluster: str, upto: int) -> Published | None:
     """The note of how far Kafka has been told; none by runs that had no Kafka, which may have come since. And none that speaks of another
     chain of batches: what Kafka itself says is looked at then."""
-    known = read_published(store, cluster)
+    known, start = read_published(store, cluster), _beginning(store, cluster, upto)
+    if known is not None and known.kafka and known.batch < start.batch:
+        return start.model_copy(update={"heartbeat": known.heartbeat})
     return known if known is not None and known.kafka and known.is_of(store, cluster, upto) else None
+
+
+def _beginning(store: Store, cluster: str, upto: int) -> Published:
+    """What is known where there is no note: nothing is sent, and of a chain that a rebuild began nothing is to be, up to its last batch."""
+    return Published(batch=chains.begins_after(store, cluster, upto), events=0)
 
 
 def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Sequence[str], upto: int) -> None:
@@ -159,7 +174,7 @@ def _forget(config: PipelineConfig, kafka: KafkaConfig, store: Store, tables: Se
     if unknown := [name for name in tables if name not in found]:
         hint = f"Known are {', '.join(sorted(found))}." if found else ""
         raise ConfigError("the bucket knows of no such table", operation="publish again", obj=", ".join(unknown), hint=hint)
-    known = _known(store, cluster, upto) or Published(batch=0, events=0)
+    known = _known(store, cluster, upto) or _beginning(store, cluster, upto)
     fresh = [name for name in tables if known.reasons.get(name) != _AGAIN]
     if not fresh:
         return
@@ -202,6 +217,7 @@ class Outbox:
         self.spark = spark
         self.upto = upto
         self.voided = frozenset(voided)
+        self.first = chains.first_of(store, config.cluster.name, upto)
         self.owner = owner(store, config.cluster.name, config.pipeline)
 
     def drain(self, *, everything: bool) -> Published:
@@ -209,8 +225,21 @@ class Outbox:
 
         What cannot be sent holds up nothing else. If it may go out later by itself, its error is raised when the rest is out."""
         cluster = self.config.cluster.name
-        publisher = Publisher(self.kafka, Chain(self.config.bucket, cluster, self.upto), self.owner)
-        known = (None if everything else _known(self.store, cluster, self.upto)) or Published(batch=0, events=0)
+        known = None if everything else _known(self.store, cluster, self.upto)
+        published = self.send(known or self._from_the_start())
+        write_published(self.store, cluster, published)
+        return published
+
+    def _from_the_start(self) -> Published:
+        """Nothing is known to be sent, but for what is not to be; tables that are to be sent again are so from their beginning."""
+        start = _beginning(self.store, self.config.cluster.name, self.upto)
+        note = _known(self.store, self.config.cluster.name, self.upto) if start.batch else None
+        return start if note is None else start.model_copy(update={"waiting": note.waiting, "heartbeat": note.heartbeat})
+
+    def send(self, known: Published) -> Published:
+        """Send what is not `known` to be in Kafka, nor in it; how far it is then. Errors as `drain`."""
+        cluster = self.config.cluster.name
+        publisher = Publisher(self.kafka, Chain(self.config.bucket, cluster, self.upto, self.first), self.owner)
         records, refused = self._records(known)
         with spark_failures():
             sent = [] if records is None else records.rdd.mapPartitions(publisher.send_all).collect()
@@ -221,7 +250,7 @@ class Outbox:
             log.error("table not published", table=name, **error.as_dict())
         if passing := [error for error in refused.values() if error.retriable]:
             raise passing[0]
-        published = Published(
+        return Published(
             batch=self.upto,
             events=sum(found.events for found in sent),
             waiting={name: known.sent(name) for name in sorted(refused)},
@@ -229,8 +258,6 @@ class Outbox:
             heartbeat=known.heartbeat,
             id=read_manifest(self.store, cluster, self.upto).id,
         )
-        write_published(self.store, cluster, published)
-        return published
 
     def _named(self, topic: str) -> str:
         """Whose topic it is: a table's full name, or, of a topic that is no table's, its own."""
@@ -255,7 +282,7 @@ class Outbox:
                     found[table.full_name].append(Life(table, changes, about, topics[table.full_name]))
             except WritetimeError as error:
                 refused[table.full_name] = error
-        refused |= {name: _not_there(name) for name in self._expected() - found.keys() - refused.keys()}
+        refused |= {name: _not_there(name) for name in self._expected(known) - found.keys() - refused.keys()}
         encoders, unclear = self._encoders(found, known)
         refused |= unclear
         statements, cannot = self._ddl(known)
@@ -371,7 +398,8 @@ class Outbox:
     def _statements(self, since: int) -> Iterator[tuple[int, int, int, Ddl]]:
         """Batch, ordinal, the batch's clock and the statement, of what the batches after `since` have learnt of captured tables."""
         cluster = self.config.cluster.name
-        before, last = read_schema(self.store, cluster, since).schema(), None
+        # Before the first batch of a chain nothing is known.
+        before, last = read_schema(self.store, cluster, since if since >= self.first else 0).schema(), None
         for number in range(since + 1, self.upto + 1):
             if number in self.voided:
                 continue
@@ -386,10 +414,10 @@ class Outbox:
                 yield number, ordinal, read_manifest(self.store, cluster, number).now, each
             before = after
 
-    def _expected(self) -> set[str]:
+    def _expected(self, known: Published) -> set[str]:
         """Full names of the tables with events that the last run does not know to be sent: by the seals since, and by its note."""
         cluster = self.config.cluster.name
-        note = _known(self.store, cluster, self.upto) or Published(batch=0, events=0)
+        note = _known(self.store, cluster, self.upto) or known
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
         told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
         # Of a life that is over its id comes behind the name (Table.label).
@@ -502,6 +530,16 @@ def _first_of(rows: Sequence[Row]) -> Callable[[int], Any]:
     for row in rows:
         first.setdefault(row["at"], tuple(row["first"]))
     return lambda at: first.get(at, (0, 0))
+
+
+def _filed_beyond(url: str, filed: int, upto: int) -> PublishError:
+    return PublishError(
+        f"they hold the batches up to {filed}, and {upto} is the last that is sealed: they are of another chain of batches",
+        operation="write events to files",
+        obj=url,
+        hint="`batches/` of the bucket was put back from a backup or made anew, and the files were not. Run `writetime rebuild`, after "
+        "which later events go on; or give the files another `url`.",
+    )
 
 
 def _not_there(table: str) -> PublishError:
