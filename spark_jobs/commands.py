@@ -1,5 +1,5 @@
-"""The commands `writetime bootstrap`, `verify-tables` and `audit`. Imports Spark and the driver when one runs: the command line loads
-this module for its help alone."""
+"""The commands `writetime bootstrap`, `rebuild`, `verify-tables` and `audit`. Imports Spark and the driver when one runs:
+the command line loads this module for its help alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 if TYPE_CHECKING:
+    from writetime.batch.chains import Rebuild
+    from writetime.batch.documents import Sealed
     from writetime.bootstrap.run import Run
     from writetime.config import PipelineConfig
 
@@ -68,6 +70,51 @@ def _bars() -> Iterator[Callable[[Run], None]]:
             if run.run not in bars:
                 bars[run.run] = progress.add_task(about, total=len(run.ranges))
             progress.update(bars[run.run], description=about, completed=len(run.ranges) - run.remaining)  # type: ignore[arg-type]
+
+        yield tell
+
+
+def rebuild(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
+    topics: Annotated[str | None, typer.Option("--topics", help="Publish all events again, under this prefix.", metavar="PREFIX")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Do without segments that the archive lacks.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The rebuild's document as JSON.")] = False,
+) -> None:
+    """Make state and tables again from the archive, as a new chain of batches. Goes on with what is unfinished."""
+    from spark_jobs import rebuild as job
+    from writetime.batch import chains
+    from writetime.config import load
+    from writetime.store import open_store
+
+    settings = load(config)
+    going_on = chains.unfinished(open_store(settings.bucket), settings.cluster.name) is not None
+    if not going_on and not yes:
+        text = "This makes the state and all warehouse tables of the pipeline again from the archive. Go on?"
+        typer.confirm(text, abort=True, err=True)
+    if as_json:
+        typer.echo(job.run(settings, topics=topics, partial=partial).model_dump_json())
+        return
+    with _rebuild_bar() as tell:
+        done = job.run(settings, topics=topics, partial=partial, tell=tell)
+    typer.echo(chains.text(done))
+
+
+@contextmanager
+def _rebuild_bar() -> Iterator[Callable[[Rebuild, int, Sealed], None]]:
+    """A bar of segments on a terminal, else a line for each batch."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("segments"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("rebuild", total=None)
+
+        def tell(found: Rebuild, done: int, sealed: Sealed) -> None:
+            progress.update(bar, description=f"batch {sealed.number}", completed=done, total=found.segments)
+            if not console.is_terminal:
+                typer.echo(f"batch {sealed.number}: {done} of {found.segments} segments, {sealed.events} events", err=True)
 
         yield tell
 

@@ -1,0 +1,197 @@
+"""The rebuild job: from the archive, a new chain of batches makes state and tables again. `writetime rebuild --config FILE`
+
+Strategy: look at everything first (`writetime.batch.rebuild`): the archive, and the highest number of a batch that
+bucket, warehouse, Kafka and files have seen. Then batch by batch, oldest hour first, in one Spark session. At its first
+commit to a table the new chain replaces what an earlier one has left there; tables that it brings no rows for are
+emptied at the end. With `topics` all its events are published under that prefix, which has a progress of its own;
+else none are, and later ones go on in the topics that there are. The document of the rebuild is finished last: until
+then nothing else plans batches or publishes, and running the command again goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from pyspark.sql import SparkSession
+
+from spark_jobs import ingest, kafka
+from spark_jobs.files import last_filed
+from spark_jobs.publish import Outbox
+from spark_jobs.session import spark_session
+from spark_jobs.unwritable import commit_each
+from spark_jobs.warehouse import Fence, Warehouse
+from writetime.batch import chains
+from writetime.batch import rebuild as planning
+from writetime.batch.archive import archive
+from writetime.batch.chains import Rebuild
+from writetime.batch.documents import Sealed
+from writetime.batch.identity import owner
+from writetime.batch.plan import history, read_manifest, read_schema, store_clock
+from writetime.batch.publish import Published, read_published, write_published
+from writetime.config import KafkaConfig, PipelineConfig
+from writetime.errors import BatchBusy, ConfigError
+from writetime.store import Store, open_store
+
+log = structlog.get_logger()
+
+Tell = Callable[[Rebuild, int, Sealed], None]
+"""Called after each batch: with the rebuild, how many segments are in so far, and the seal."""
+
+
+def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = False, tell: Tell | None = None) -> Rebuild:
+    """Begin a rebuild, or go on with the one that is under way, until it is finished. `topics`: publish all events under that prefix.
+    `partial`: do without segments that are missing.
+
+    BatchError if the archive lacks something; ConfigError if the options do not fit; PublishError if Kafka cannot say what it has."""
+    store, cluster = open_store(config.bucket), config.cluster.name
+    _expect_prefix(config, topics)
+    spark = spark_session(config, f"writetime rebuild {config.pipeline}")
+    try:
+        rebuild = chains.unfinished(store, cluster)
+        if rebuild is None:
+            rebuild = _begin(config, store, spark, topics, partial)
+        chains.expect_same(rebuild, topics)
+        if partial and not rebuild.chain.partial:
+            rebuild = chains.go_partial(store, cluster, rebuild)
+        return Job(config, store, spark, rebuild).run(tell or _log)
+    finally:
+        spark.stop()
+
+
+def _expect_prefix(config: PipelineConfig, topics: str | None) -> None:
+    if topics is None:
+        return
+    if config.kafka is None:
+        raise ConfigError(
+            "`kafka` is missing", operation="rebuild", obj=f"--topics {topics}", hint="Say in the pipeline's YAML where it is."
+        )
+    if topics == config.kafka.topic_prefix:
+        hint = "Give another one: all events are sent again, and who has read these topics would read them twice."
+        raise ConfigError("it is the pipeline's own prefix", operation="rebuild", obj=f"--topics {topics}", hint=hint)
+
+
+def _begin(config: PipelineConfig, store: Store, spark: SparkSession, topics: str | None, partial: bool) -> Rebuild:
+    cluster = config.cluster.name
+    found = planning.look(store, cluster)
+    if not partial:
+        planning.expect_whole(found, cluster)
+    last = max(planning.seen(store, cluster, found.last), *_seen_outside(config, store, spark, topics))
+    rebuild = planning.start(store, cluster, found, last, topics=topics, partial=partial, now=store_clock(store, cluster))
+    log.info("rebuild begins", first=rebuild.chain.first, segments=rebuild.segments, lacking=rebuild.lacking)
+    return rebuild
+
+
+def _seen_outside(config: PipelineConfig, store: Store, spark: SparkSession, topics: str | None) -> list[int]:
+    """The highest number of a batch that warehouse, files and Kafka have seen."""
+    who = owner(store, config.cluster.name, config.pipeline)
+    if config.catalog is None:
+        raise ConfigError("`catalog` is missing", operation="rebuild", hint="Say in the pipeline's YAML where the tables live.")
+    seen = [Warehouse(spark, config.catalog.name, owner=who).seen()]
+    if config.files is not None:
+        seen.append(last_filed(config.files))
+    if config.kafka is not None:
+        seen.append(kafka.last_sent(config.kafka, who))
+        if topics is not None:
+            seen.append(kafka.last_sent(_with_prefix(config.kafka, topics), who))
+    return seen
+
+
+def _with_prefix(settings: KafkaConfig, topics: str) -> KafkaConfig:
+    return settings.model_copy(update={"topic_prefix": topics})
+
+
+@dataclass(frozen=True, slots=True)
+class Closing(Fence):
+    """Holds a driver back that wakes up when another one has finished the rebuild."""
+
+    def check(self, batch: int) -> None:
+        if chains.unfinished(self.store, self.cluster) is None:
+            raise BatchBusy("another driver has finished it", operation="rebuild", obj=self.cluster, hint="Nothing is left to do.")
+
+
+@dataclass
+class Job:
+    """One process of a rebuild that is under way."""
+
+    config: PipelineConfig
+    store: Store
+    spark: SparkSession
+    rebuild: Rebuild
+
+    @property
+    def cluster(self) -> str:
+        return self.config.cluster.name
+
+    def run(self, tell: Tell) -> Rebuild:
+        """All batches, and what is to be done at the end."""
+        planner = planning.Planner(self.store, self.cluster, self.rebuild, self.config.segments_per_batch)
+        while (manifest := planner.next(store_clock(self.store, self.cluster))) is not None:
+            self._expect_current()
+            sealed = ingest.run(self.config, manifest.number, self.spark)
+            archive(self.store, self.cluster, sealed.number)
+            planner.learn(sealed.number)
+            tell(self.rebuild, len(planner.taken), sealed)
+        last = history(self.store, self.cluster).last
+        self._clear(last)
+        waiting = self._publish(last)
+        self._note_published(last)
+        now = store_clock(self.store, self.cluster)
+        return chains.finish(self.store, self.cluster, self.rebuild, last, now, waiting)
+
+    def _expect_current(self) -> None:
+        """BatchBusy if another driver has begun a rebuild of its own, or has finished this one."""
+        found = chains.unfinished(self.store, self.cluster)
+        if found is None or found.chain.id != self.rebuild.chain.id:
+            raise BatchBusy(
+                "another driver has finished it, or has begun another one",
+                operation="rebuild",
+                obj=str(self.rebuild.chain.first),
+                hint="Run `writetime rebuild` again.",
+            )
+
+    def _clear(self, last: int) -> None:
+        """Empty the tables for which the chain has brought no rows."""
+        assert self.config.catalog is not None
+        learner = read_schema(self.store, self.cluster, last)
+        tables = [table for table in learner.schema().tables.values() if table.id in learner.cdc_ever]
+        warehouse = Warehouse(
+            self.spark,
+            self.config.catalog.name,
+            self.config.warehouse,
+            Closing(self.store, self.cluster),
+            owner=owner(self.store, self.cluster, self.config.pipeline),
+            batch_id=read_manifest(self.store, self.cluster, last).id,
+            chain=self.rebuild.chain,
+        )
+
+        in_order = sorted(tables, key=lambda table: (table.full_name, str(table.id)))
+        commit_each(in_order, lambda table: warehouse.clear_former(table, last))
+
+    def _publish(self, last: int) -> dict[str, str]:
+        """Send all events under the prefix that was asked for; by table, why those could not be that wait for a person."""
+        if self.rebuild.topics is None or self.config.kafka is None:
+            return {}
+        settings = _with_prefix(self.config.kafka, self.rebuild.topics)
+        start = Published(batch=self.rebuild.chain.first - 1, events=0)
+        sent = Outbox(self.config.model_copy(update={"kafka": settings}), settings, self.store, self.spark, last).send(start)
+        log.info("all events published again", prefix=self.rebuild.topics, events=sent.events, waiting=sorted(sent.waiting))
+        return sent.reasons
+
+    def _note_published(self, last: int) -> None:
+        """Nothing up to the last batch is to be sent to the topics that there are."""
+        before = read_published(self.store, self.cluster)
+        note = Published(
+            batch=last,
+            events=0,
+            heartbeat=before.heartbeat if before else 0,
+            kafka=self.config.kafka is not None,
+            id=read_manifest(self.store, self.cluster, last).id,
+        )
+        if before is None or before.batch < last:
+            write_published(self.store, self.cluster, note)
+
+
+def _log(rebuild: Rebuild, done: int, sealed: Sealed) -> None:
+    log.info("rebuilt", batch=sealed.number, segments=done, of=rebuild.segments, events=sealed.events)
