@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from writetime.batch.chains import Rebuild, current
 from writetime.batch.maintained import Maintained, read_maintained
 from writetime.batch.report import void_text
 from writetime.batch.shelve import Shelved, read_shelved
@@ -57,6 +58,7 @@ def as_text(batches: Batches, last: int) -> str:
     ]
     lines += [void_text(batch.number, batch.void, batch.sealed_at) for batch in found.voids if batch.void is not None]
     lines += _merging(found)
+    lines += _rebuilt(current(batches.store, batches.cluster))
     lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
     lines += [
         f"cannot be sent: {name}, since batch {waits.sent}: {waits.reason or 'the log of cdc_publish says why'}"
@@ -109,6 +111,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         ],
         "undecided": found.undecided,
         "merging": {"rule": found.merge_rule, "releases": found.releases, "ties": found.ties},
+        "rebuild": None if (rebuild := current(batches.store, batches.cluster)) is None else rebuild.model_dump(mode="json"),
         "published": of_tables.published,
         "refused": of_tables.refused,
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
@@ -119,6 +122,22 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         if (maintained := read_maintained(batches.store, batches.cluster)) is None
         else maintained.model_dump(mode="json"),
     }
+
+
+def _rebuilt(rebuild: Rebuild | None) -> list[str]:
+    """A rebuild that is under way, or that went without something."""
+    if rebuild is None:
+        return []
+    lines = []
+    if rebuild.finished_at is None:
+        lines.append(f"a rebuild is under way since {rebuild.begun_at:%Y-%m-%d %H:%M:%S}Z: `writetime rebuild` finishes it")
+    if rebuild.chain.partial:
+        lines.append(f"incomplete: rebuilt from an archive that lacked {rebuild.lacking} segments ({_first(rebuild.missing)})")
+    return lines
+
+
+def _first(missing: list[str]) -> str:
+    return f"{missing[0]} …" if missing else "expired, or read as damaged"
 
 
 def _merging(found: RingStatus) -> list[str]:
