@@ -49,6 +49,7 @@ ELSEWHERE = {
         "tests/bootstrap/test_run.py",
         '"0:4611686018427387904"',
     ),
+    "writetime rebuild --config docs/pipeline.example.yaml": ("tests/spark_jobs/test_rebuild.py", 'command(ring, "--partial", "--yes")'),
     "writetime bootstrap --config docs/pipeline.example.yaml --status": ("tests/bootstrap/test_run.py", '"--status"'),
     "writetime quarantine list --config docs/pipeline.example.yaml": ("tests/test_quarantine.py", 'ran("list")'),
     "writetime quarantine show --config docs/pipeline.example.yaml --values "
