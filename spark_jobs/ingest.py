@@ -246,8 +246,9 @@ class Batch:
         self.absent = frozenset(gone)
 
     def _unreadable(self, surveyed: DataFrame) -> set[str]:
-        """Objects of which not a byte could be used, as of a packed segment that cannot be unpacked: the batch goes without them."""
-        nothing = (F.col("kind") == "problem") & (F.col("position") == 0) & (F.length("body") == 0)
+        """Packed segments that cannot be unpacked: of these not a byte is there, where a damaged section has its bytes."""
+        is_section = F.get_json_object("detail", "$.kind") == "CorruptSection"
+        nothing = (F.col("kind") == "problem") & is_section & (F.length("body") == 0)
         return {self.manifest.segments[row.segment].object for row in surveyed.filter(nothing).select("segment").distinct().collect()}
 
     def _expect_open(self) -> None:

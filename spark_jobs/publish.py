@@ -84,7 +84,9 @@ def run(config: PipelineConfig, *, everything: bool = False, again: Sequence[str
     if config.kafka is None and config.files is None:
         raise ConfigError("neither `kafka` nor `files`", operation="publish", hint="Say in the pipeline's YAML where events go.")
     store = open_store(config.bucket)
-    if chains.unfinished(store, config.cluster.name) is not None:
+    if (rebuild := chains.unfinished(store, config.cluster.name)) is not None:
+        if again:
+            raise chains.under_way(rebuild, "publish again", config.cluster.name)
         log.info("nothing is published while a rebuild is under way", hint="`writetime rebuild` finishes it.")
         return (read_published(store, config.cluster.name) or Published(batch=0, events=0)).model_copy(update={"events": 0})
     sealed = history(store, config.cluster.name).sealed

@@ -1,11 +1,13 @@
-"""The rebuild job: from the archive, a new chain of batches makes state and tables again. `writetime rebuild --config FILE`
+"""The rebuild job: from the archive, a new chain of batches makes state and tables again. `writetime rebuild
+--config FILE`
 
-Strategy: look at everything first (`writetime.batch.rebuild`): the archive, and the highest number of a batch that
-bucket, warehouse, Kafka and files have seen. Then batch by batch, oldest hour first, in one Spark session. At its first
-commit to a table the new chain replaces what an earlier one has left there; tables that it brings no rows for are
-emptied at the end. With `topics` all its events are published under that prefix, which has a progress of its own;
-else none are, and later ones go on in the topics that there are. The document of the rebuild is finished last: until
-then nothing else plans batches or publishes, and running the command again goes on where it was.
+Strategy: look at everything first (`writetime.batch.rebuild`): the archive, and the highest number of a batch
+that bucket, warehouse, Kafka and files have seen. Then batch by batch, oldest hour first, in one Spark
+session. At its first commit to a table the new chain replaces what an earlier one has left there; tables that
+it brings no rows for are emptied at the end. With `topics` all its events are published under that prefix,
+which has a progress of its own; else none are, and later ones go on in the topics that there are. The
+document of the rebuild is finished last: until then nothing else plans batches or publishes, and running the
+command again goes on where it was.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ Tell = Callable[[Rebuild, int, Sealed], None]
 
 
 def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = False, tell: Tell | None = None) -> Rebuild:
-    """Begin a rebuild, or go on with the one that is under way, until it is finished. `topics`: publish all events under that prefix.
-    `partial`: do without segments that are missing.
+    """Begin a rebuild, or go on with the one that is under way, until it is finished. `topics`: publish all
+    events under that prefix. `partial`: do without segments that are missing.
 
-    BatchError if the archive lacks something; ConfigError if the options do not fit; PublishError if Kafka cannot say what it has."""
+    BatchError if the archive lacks something; ConfigError if the options do not fit; PublishError if Kafka
+    cannot say what it has."""
     store, cluster = open_store(config.bucket), config.cluster.name
     _expect_prefix(config, topics)
     spark = spark_session(config, f"writetime rebuild {config.pipeline}")
@@ -170,7 +173,8 @@ class Job:
         commit_each(in_order, lambda table: warehouse.clear_former(table, last))
 
     def _publish(self, last: int) -> dict[str, str]:
-        """Send all events under the prefix that was asked for; by table, why those could not be that wait for a person."""
+        """Send all events under the prefix that was asked for; by table, why those could not be that wait for
+        a person."""
         if self.rebuild.topics is None or self.config.kafka is None:
             return {}
         settings = _with_prefix(self.config.kafka, self.rebuild.topics)

@@ -496,13 +496,17 @@ class Warehouse:
     def _own_tables(self) -> Iterator[str]:
         """Names of the tables in the catalog that are the pipeline's, or that nobody has claimed."""
         for (namespace,) in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
-            if namespace == OWN_NAMESPACE:
-                # Of all pipelines.
+            if namespace == OWN_NAMESPACE or "." in namespace:
+                # Of all pipelines; of none.
                 continue
             inside = f"{quoted(self.catalog)}.{quoted(namespace)}"
             for row in self.spark.sql(f"SHOW TABLES IN {inside}").collect():
                 name = f"{inside}.{quoted(row.tableName)}"
-                held = self._held(name)
+                try:
+                    held = self._held(name)
+                except (PySparkException, Py4JJavaError) as error:
+                    log.warning("table cannot be loaded, it is passed over", table=name, error=why(error)[:_LONGEST])
+                    continue
                 properties = {} if held is None else held.properties
                 if _ID_PROPERTY in properties and (self.owner is None or not self.owner.other(properties.get(_OWNER_PROPERTY))):
                     yield name

@@ -1,4 +1,5 @@
-"""What a rebuild looks at, the numbers that it begins with, and what nobody plans meanwhile; against a real folder store, without Spark."""
+"""What a rebuild looks at, the numbers that it begins with, and what nobody plans meanwhile; against a real
+folder store, without Spark."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from pyspark.errors import PySparkException
 
 from spark_jobs import publish
 from spark_jobs.failures import spark_failures
-from spark_jobs.publish import Outbox
+from spark_jobs.files import last_filed
+from spark_jobs.kafka import Chain, Position
+from spark_jobs.publish import Outbox, _Sinks
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import table
 from writetime import names
@@ -168,3 +170,26 @@ def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
     assert [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table] == [(1, "first"), (3, "last")]
     box.voided = frozenset()
     assert (2, "given_up") in [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table], "what it is about"
+
+
+def test_progress_of_an_earlier_chain_is_accepted_and_of_another_is_not(tmp_path: Path) -> None:
+    chain = Chain(str(tmp_path), "c", upto=9, first=7)
+    assert chain.why_not("t.shop.orders", Position(6, 3, "another")) is None
+    assert chain.why_not("t.shop.orders", Position(8, 1)) is None
+    beyond = chain.why_not("t.shop.orders", Position(10, 1))
+    assert beyond is not None
+    assert "writetime rebuild" in str(beyond)
+
+
+def test_files_beyond_the_last_seal_are_of_another_chain(tmp_path: Path) -> None:
+    files = FilesConfig(url=str(tmp_path / "events"))
+    store = LocalStore(tmp_path / "events")
+    assert last_filed(files) == 0
+    store.put("_published.json", b'{"batch": 5, "events": 2}')
+    store.put("shop.orders/0000000006-table-version-00000.avro", b"")
+    store.put("shop.orders/README.txt", b"")
+    assert last_filed(files) == 6
+    config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), files=files, kafka=None))
+    assert _Sinks(config, LocalStore(tmp_path / "bucket"), 5, everything=False).not_filed is None
+    refused = _Sinks(config, LocalStore(tmp_path / "bucket"), 4, everything=False)
+    assert (refused.files_due, "another chain of batches" in str(refused.not_filed)) == (False, True)

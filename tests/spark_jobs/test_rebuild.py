@@ -17,6 +17,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest, publish, rebuild
+from spark_jobs.warehouse import Warehouse
 from tests.spark_jobs.orders import Order, Orders
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_row, folded, insert, update
@@ -97,22 +98,22 @@ def shipped(ring: Ring, *bodies: bytes, at: float) -> None:
 
 
 @contextmanager
-def dies_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> Iterator[None]:
-    """The rebuild's driver ends before the rows of its batch after so many are committed."""
+def dies_after(monkeypatch: pytest.MonkeyPatch, calls: int, of: type, step: str) -> Iterator[None]:
+    """The rebuild's driver ends just before the step, when it has been taken so many times."""
 
     class Death(BaseException):
         pass
 
-    left, write = [batches], ingest.Batch._commit_current
+    left, real = [calls], getattr(of, step)
 
-    def die(self: ingest.Batch, *arguments: Any) -> None:
+    def die(*arguments: Any) -> Any:
         if not left[0]:
             raise Death
         left[0] -= 1
-        write(self, *arguments)
+        return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ingest.Batch, "_commit_current", die)
+        patch.setattr(of, step, die)
         with pytest.raises(Death):
             yield
 
@@ -140,7 +141,10 @@ def test_a_restored_backup_is_rebuilt_and_nothing_is_sent_twice(tmp_path: Path, 
         ring.run(manifest)
 
     config = ring.config.model_copy(update={"segments_per_batch": 1})
-    with dies_after(monkeypatch, 1):
+    # Once between the rows and the note whose they are, once in the batch after that.
+    with dies_after(monkeypatch, 1, Warehouse, "_take_over"):
+        rebuild.run(config)
+    with dies_after(monkeypatch, 1, ingest.Batch, "_commit_current"):
         rebuild.run(config)
     under_way = chains.unfinished(ring.store, CLUSTER)
     assert under_way is not None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import yaml
 
 from tests.status import bucket
 from writetime import cli, names
+from writetime.batch import chains
+from writetime.batch.chains import Rebuild
+from writetime.batch.documents import Chain
 from writetime.batch.plan import read_sealed
 from writetime.batch.shelve import Done, Shelved, Work
 from writetime.store.local import LocalStore
@@ -77,3 +82,18 @@ def test_how_far_the_archive_is_packed(tmp_path: Path, capsys: pytest.CaptureFix
 def test_before_the_first_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--config", config(tmp_path / "none", tmp_path)]) == 0
     assert capsys.readouterr().out == "Prod <1>: no batch is sealed yet\n"
+
+
+def test_a_rebuild_is_shown(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(folder, tmp_path / "bucket")
+    store, where = LocalStore(tmp_path / "bucket"), ["status", "--config", config(tmp_path / "bucket", tmp_path)]
+    chain = Chain(id=UUID(int=1), first=9, generation=9, partial=True)
+    begun = Rebuild(chain=chain, begun_at=bucket.minute(0), segments=7, lacking=2, missing=["cdc_archive/a", "cdc_archive/b"])
+    rebuild = chains.begin(store, bucket.CLUSTER, begun)
+    assert cli.main(where) == 0
+    shown = capsys.readouterr().out
+    assert f"a rebuild is under way since {bucket.minute(0):%Y-%m-%d %H:%M:%S}Z: `writetime rebuild` finishes it" in shown
+    assert "incomplete: rebuilt from an archive that lacked 2 segments (cdc_archive/a …)" in shown
+    chains.finish(store, bucket.CLUSTER, rebuild, 9, bucket.minute(1), {})
+    assert cli.main([*where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rebuild"]["chain"]["upto"] == 9

@@ -2,9 +2,9 @@
 
 Strategy: a pipeline begins with a chain that has no name. `writetime rebuild` begins another one, over the
 archive, whose first batch has a number above all that were seen: so numbers, and with them `source.sequence`,
-never go back. Its document, `chains/<cluster>/<first>.json`, is created before its first batch and says how it
-ends; the last one by name is the current one. While it is not finished nothing else may plan batches. Manifests
-name their chain, and so do the warehouse's snapshots. Knows no planning and no Spark.
+never go back. Its document, `chains/<cluster>/<first>.json`, is created before its first batch and says how
+it ends; the last one by name is the current one. While it is not finished nothing else may plan batches.
+Manifests name their chain, and so do the warehouse's snapshots. Knows no planning and no Spark.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ _REBUILD: Final = "Run `writetime rebuild`: it makes state and tables again from
 
 
 class Rebuild(Document):
-    """A rebuild, and its chain. `segments`: how many the archive held when it began. `missing`: objects that the ledger has and the archive
-    has not, or with other bytes (the first of them); `lacking` how many these are, those included that have expired.
+    """A rebuild, and its chain. `segments`: how many the archive held when it began. `missing`: objects that
+    the ledger has and the archive has not, or with other bytes (the first of them); `lacking` how many these
+    are, those included that have expired.
 
-    `published`: up to which batch events of earlier chains are known to be sent; `sealed`: their last seal. `topics`: the prefix under
-    which all events are published again; `waiting`: tables of which they could not be, and why."""
+    `published`: up to which batch events of earlier chains are known to be sent; `sealed`: their last seal.
+    `topics`: the prefix under which all events are published again; `waiting`: tables of which they could not
+    be, and why."""
 
     chain: Chain
     begun_at: datetime
@@ -118,8 +120,8 @@ def continued(store: Store, cluster: str, before: Manifest | None) -> Chain | No
 
 
 def begins_after(store: Store, cluster: str, number: int) -> int:
-    """The batch up to which no event of the chain of batch `number` is to be published: the last of its rebuild, of which that may be
-    a batch itself; 0 if none has begun it."""
+    """The batch up to which no event of the chain of batch `number` is to be published: the last of its
+    rebuild, of which that may be a batch itself; 0 if none has begun it."""
     chain = _of_batch(store, cluster, number)
     return 0 if chain is None else number if chain.upto is None else chain.upto
 

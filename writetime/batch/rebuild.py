@@ -1,14 +1,15 @@
 """Rebuild: what the archive holds and lacks, the number that a new chain begins with, and its batches.
 
-Strategy: everything is looked at before anything is written. The ledger says which bytes the archive ought to hold;
-the store's metadata says cheaply whether it does, and each segment is read against the ledger's size and CRC32C once
-more by its batch. What is missing stops the rebuild, unless it is to be `partial`. Then a document
-(`writetime.batch.chains`) fixes the chain; from there on each step is create-only, so that a rebuild that died goes
-on where it was, and a second driver does no harm. Batches go through the archive in order, oldest hour first.
+Strategy: everything is looked at before anything is written. The ledger says which bytes the archive ought to
+hold; the store's metadata says cheaply whether it does, and each segment is read against the ledger's size
+and CRC32C once more by its batch. What is missing stops the rebuild, unless it is to be `partial`. Then a
+document (`writetime.batch.chains`) fixes the chain; from there on each step is create-only, so that a rebuild
+that died goes on where it was, and a second driver does no harm. Batches go through the archive in order,
+oldest hour first.
 
-The ledger stays as it is: its segments are archived, whoever reads them again. Segments under cdc/ and frames/ are
-not part of a rebuild; the next ingest takes them in. Knows no Spark, no warehouse and no Kafka: what these have seen
-comes in as numbers.
+The ledger stays as it is: its segments are archived, whoever reads them again. Segments under cdc/ and
+frames/ are not part of a rebuild; the next ingest takes them in. Knows no Spark, no warehouse and no Kafka:
+what these have seen comes in as numbers.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ _HOUR: Final = timedelta(hours=1)
 
 @dataclass
 class Archive:
-    """What the archive holds, and what it lacks by the ledger. `missing`: archived, but not there; `changed`: there, with other bytes;
-    `expired`: let go by `archive.keep_days`. `kept_from`: from that hour on it is whole. `last`: the highest batch in the ledger."""
+    """What the archive holds, and what it lacks by the ledger. `missing`: archived, but not there; `changed`:
+    there, with other bytes; `expired`: let go by `archive.keep_days`. `kept_from`: from that hour on it is
+    whole. `last`: the highest batch in the ledger."""
 
     segments: int = 0
     missing: list[str] = field(default_factory=list)
@@ -68,7 +70,8 @@ class Archive:
 
 
 def look(store: Store, cluster: str) -> Archive:
-    """Compare the archive with the ledger, by what the store says of its objects; their bytes are not read."""
+    """Compare the archive with the ledger, by what the store says of its objects; their bytes are not
+    read."""
     held = {names.plain(info.name): info for info in archived.every(store, names.archive_prefix(cluster))}
     found = Archive(segments=len(held))
     for name, entry in _entries(store, cluster):
@@ -89,7 +92,8 @@ def look(store: Store, cluster: str) -> Archive:
 
 
 def _look_at_care(store: Store, cluster: str, found: Archive, held: Iterable[str]) -> None:
-    """Segments whose ledger entries have been pruned since they expired: only the care of the archive says that there were any."""
+    """Segments whose ledger entries have been pruned since they expired: only the care of the archive says
+    that there were any."""
     shelved = read_shelved(store, cluster)
     let_go = shelved.ever.let_go.objects if shelved is not None else 0
     if let_go <= found.expired:
@@ -134,7 +138,8 @@ def expect_whole(found: Archive, cluster: str) -> None:
 
 
 def seen(store: Store, cluster: str, ledger: int) -> int:
-    """The highest number of a batch in the bucket: in `batches/`, the ledger, `published/`, `touched/` and earlier rebuilds."""
+    """The highest number of a batch in the bucket: in `batches/`, the ledger, `published/`, `touched/` and
+    earlier rebuilds."""
     last = history(store, cluster).last
     behind = store.list(names.batches_prefix(cluster), start_after=names.batch_folder(cluster, last))
     numbers = [ledger, last, *(names.batch_number(info.name) or 0 for info in behind)]
@@ -151,8 +156,8 @@ def _of_touched(name: str, cluster: str) -> int:
 
 
 def fresh_generation(store: Store, cluster: str, first: int) -> int:
-    """A generation of state in which no shard of an earlier chain lies. A batch opens one generation of a table at most, but for those
-    that it decides anew; leases name them all."""
+    """A generation of state in which no shard of an earlier chain lies. A batch opens one generation of a
+    table at most, but for those that it decides anew; leases name them all."""
     highest = 0
     for info in store.list(names.leases_prefix(cluster)):
         number = info.name.split("/")[3].removeprefix("g") if info.name.count("/") == 4 else ""
@@ -161,7 +166,8 @@ def fresh_generation(store: Store, cluster: str, first: int) -> int:
 
 
 def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str | None, partial: bool, now: datetime) -> Rebuild:
-    """Fix the new chain: its numbers are above `last`, the highest seen anywhere. An open batch of the chain before is given up."""
+    """Fix the new chain: its numbers are above `last`, the highest seen anywhere. An open batch of the chain
+    before is given up."""
     past = history(store, cluster)
     note = read_published(store, cluster)
     if past.open:
@@ -192,8 +198,8 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
 
 
 def _give_up(store: Store, cluster: str, number: int, base: Sealed | None) -> None:
-    """Seal an open batch of a chain that nobody goes on with, as one that took nothing in: a driver of it that is late finds the seal. What
-    it was to take in lies where it lay."""
+    """Seal an open batch of a chain that nobody goes on with, as one that took nothing in: a driver of it
+    that is late finds the seal. What it was to take in lies where it lay."""
     # First: who archives a batch looks at what it took in.
     store.put(names.batch_object(cluster, number, "archived"), b"{}\n")
     kind = read_manifest(store, cluster, number).kind
@@ -207,7 +213,8 @@ def _give_up(store: Store, cluster: str, number: int, base: Sealed | None) -> No
 
 @dataclass
 class Planner:
-    """Hands out the batches of a rebuild, one after the other; `taken` are the segments, by plain name, that batches have so far."""
+    """Hands out the batches of a rebuild, one after the other; `taken` are the segments, by plain name, that
+    batches have so far."""
 
     store: Store
     cluster: str
@@ -241,8 +248,9 @@ class Planner:
             self._known_upto = number
 
     def _segments(self) -> list[SegmentInput]:
-        """The next of the archive, in order of their names, which is that of their hours. At the end everything is looked at once more:
-        what was put behind the place that had been reached comes in, too."""
+        """The next of the archive, in order of their names, which is that of their hours. At the end
+        everything is looked at once more: what was put behind the place that had been reached comes in,
+        too."""
         prefix, last = names.archive_prefix(self.cluster), max(self.taken, default="")
         found = self._new(archived.listed(self.store, prefix, start_after=last))
         found = found or self._new(archived.every(self.store, prefix))
@@ -255,8 +263,8 @@ class Planner:
 
 
 def _pinned(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput:
-    """The segment, as the ledger says that it was archived, whatever the store says of it now. Of a segment that came in with two contents
-    the ledger has the last."""
+    """The segment, as the ledger says that it was archived, whatever the store says of it now. Of a segment
+    that came in with two contents the ledger has the last."""
     segment = SegmentInput.from_object(info)
     if entry is None or entry.archived_as is None or names.plain(entry.archived_as) != names.plain(info.name):
         return segment
@@ -264,7 +272,8 @@ def _pinned(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput:
 
 
 def expect_readable(store: Store, manifest: Manifest, unreadable: Iterable[str]) -> None:
-    """BatchError if segments of a rebuild's batch cannot be read as they were archived, unless it is to do without."""
+    """BatchError if segments of a rebuild's batch cannot be read as they were archived, unless it is to do
+    without."""
     lost = sorted(unreadable)
     rebuild = current(store, manifest.cluster)
     if not lost or manifest.kind != "rebuild" or (rebuild is not None and rebuild.chain.partial):
