@@ -28,7 +28,7 @@ from writetime.batch import chains
 from writetime.batch import rebuild as planning
 from writetime.batch.archive import archive
 from writetime.batch.chains import Rebuild
-from writetime.batch.documents import Sealed
+from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.identity import owner
 from writetime.batch.plan import history, read_manifest, read_schema, store_clock
 from writetime.batch.publish import Published, read_published, write_published
@@ -130,8 +130,7 @@ class Job:
     def run(self, tell: Tell) -> Rebuild:
         """All batches, and what is to be done at the end."""
         planner = planning.Planner(self.store, self.cluster, self.rebuild, self.config.segments_per_batch)
-        while (manifest := planner.next(store_clock(self.store, self.cluster))) is not None:
-            self._expect_current()
+        while (manifest := self._next(planner)) is not None:
             sealed = ingest.run(self.config, manifest.number, self.spark)
             archive(self.store, self.cluster, sealed.number)
             planner.learn(sealed.number)
@@ -142,6 +141,13 @@ class Job:
         self._note_published(last)
         now = store_clock(self.store, self.cluster)
         return chains.finish(self.store, self.cluster, self.rebuild, last, now, waiting)
+
+    def _next(self, planner: planning.Planner) -> Manifest | None:
+        """The batch to run next. Looked at before and after: who is late must neither plan a batch nor run one."""
+        self._expect_current()
+        manifest = planner.next(store_clock(self.store, self.cluster))
+        self._expect_current()
+        return manifest
 
     def _expect_current(self) -> None:
         """BatchBusy if another driver has begun a rebuild of its own, or has finished this one."""

@@ -319,6 +319,33 @@ def test_what_is_published_of_a_chain(store: LocalStore) -> None:
     assert (chains.begins_after(store, CLUSTER, 3), chains.first_of(store, CLUSTER, 3)) == (2, 2)
 
 
+def test_a_late_driver_that_plans_when_the_rebuild_is_finished_silences_nothing(store: LocalStore) -> None:
+    taken_in(store, 1)
+    rebuild = started(store)
+    late = planner(store, rebuild)
+    assert step(store, late) is not None
+    chains.finish(store, CLUSTER, rebuild, 2, NOW, {})
+    taken_in(store, 2)
+    stray = late.next(NOW)
+    assert stray is not None
+    assert (stray.number, stray.kind, chains.begins_after(store, CLUSTER, 4)) == (4, "rebuild", 2)
+    seal(store, stray)
+    ship(store, 3)
+    later = planned(store).chain
+    assert later is not None
+    assert later.upto == 2
+
+
+def test_a_chain_goes_on_when_its_document_is_lost(store: LocalStore) -> None:
+    taken_in(store, 1)
+    rebuilt(store)
+    forget(store, "chains")
+    ship(store, 2)
+    later = planned(store).chain
+    assert later is not None
+    assert (later.first, later.upto) == (2, 2)
+
+
 def test_batches_of_before_have_no_chain(store: LocalStore) -> None:
     taken_in(store, 1)
     assert read_manifest(store, CLUSTER, 1).chain is None

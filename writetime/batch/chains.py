@@ -114,16 +114,24 @@ def continued(store: Store, cluster: str, before: Manifest | None) -> Chain | No
     """The chain of a batch that comes after `before`."""
     if before is None or before.chain is None or before.chain.upto is not None:
         return None if before is None else before.chain
-    # The first batch after a rebuild: what its last batches could not know yet is in the document.
+    return before.chain.model_copy(update={"upto": _upto(store, before.chain, cluster, before.number)})
+
+
+def _upto(store: Store, chain: Chain, cluster: str, number: int) -> int:
+    """The last batch of the rebuild, as far as batch `number`, which was planned as one of it, can tell: the
+    document knows better. A late driver may have planned a batch when the rebuild was finished."""
+    if chain.upto is not None:
+        return chain.upto
     rebuild = current(store, cluster)
-    return rebuild.chain if rebuild is not None and rebuild.chain.id == before.chain.id else before.chain
+    upto = rebuild.chain.upto if rebuild is not None and rebuild.chain.id == chain.id else None
+    return number if upto is None else upto
 
 
 def begins_after(store: Store, cluster: str, number: int) -> int:
     """The batch up to which no event of the chain of batch `number` is to be published: the last of its
     rebuild, of which that may be a batch itself; 0 if none has begun it."""
     chain = _of_batch(store, cluster, number)
-    return 0 if chain is None else number if chain.upto is None else chain.upto
+    return 0 if chain is None else _upto(store, chain, cluster, number)
 
 
 def first_of(store: Store, cluster: str, number: int) -> int:
