@@ -121,8 +121,8 @@ class _Sinks:
 
     def __init__(self, config: PipelineConfig, store: Store, sealed: Sealed, everything: bool) -> None:
         self.config, self.store, self.sealed = config, store, sealed
-        upto = sealed.number
-        self.known = read_published(store, config.cluster.name) if config.kafka is None else _known(store, config.cluster.name, upto)
+        cluster, upto = config.cluster.name, sealed.number
+        self.known = read_published(store, cluster) if config.kafka is None else _known(store, cluster, upto)
         behind = self.known is None or self.known.batch < upto or bool(self.known.waiting)
         self.kafka_due = config.kafka is not None and (everything or behind)
         self._filed, self.not_filed = self._files_up_to(everything)
@@ -130,15 +130,16 @@ class _Sinks:
 
     def _files_up_to(self, everything: bool) -> tuple[int, WritetimeError | None]:
         """The last batch that the files have; or why that cannot be told, which holds up nothing."""
-        start = _beginning(self.store, self.config.cluster.name, self.upto).batch
+        upto = self.sealed.number
+        start = _beginning(self.store, self.config.cluster.name, upto).batch
         if self.config.files is None:
             return 0, None
         try:
             filed = files_up_to(self.config.files)
         except WritetimeError as error:
             return 0, error
-        if filed > self.upto:
-            return 0, _filed_beyond(self.config.files.url, filed, self.upto)
+        if filed > upto:
+            return 0, _filed_beyond(self.config.files.url, filed, upto)
         return start if everything else max(start, filed), None
 
     def to_files(self, spark: SparkSession, published: Published) -> tuple[Published, WritetimeError | None]:

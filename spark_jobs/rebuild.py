@@ -30,7 +30,7 @@ from writetime.batch.archive import archive
 from writetime.batch.chains import Rebuild
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.identity import owner
-from writetime.batch.plan import history, read_manifest, read_schema, store_clock
+from writetime.batch.plan import history, read_manifest, read_schema, read_sealed, store_clock
 from writetime.batch.publish import Published, read_published, write_published
 from writetime.config import KafkaConfig, PipelineConfig
 from writetime.errors import BatchBusy, ConfigError
@@ -135,7 +135,7 @@ class Job:
             archive(self.store, self.cluster, sealed.number)
             planner.learn(sealed.number)
             tell(self.rebuild, len(planner.taken), sealed)
-        last = history(self.store, self.cluster).last
+        last = history(self.store, self.cluster).base
         self._clear(last)
         waiting = self._publish(last)
         self._note_published(last)
@@ -185,7 +185,9 @@ class Job:
             return {}
         settings = _with_prefix(self.config.kafka, self.rebuild.topics)
         start = Published(batch=self.rebuild.chain.first - 1, events=0)
-        sent = Outbox(self.config.model_copy(update={"kafka": settings}), settings, self.store, self.spark, last).send(start)
+        sealed = read_sealed(self.store, self.cluster, last)
+        voided = sealed.voided if sealed else {}
+        sent = Outbox(self.config.model_copy(update={"kafka": settings}), settings, self.store, self.spark, last, voided).send(start)
         log.info("all events published again", prefix=self.rebuild.topics, events=sent.events, waiting=sorted(sent.waiting))
         return sent.reasons
 

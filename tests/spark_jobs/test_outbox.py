@@ -190,6 +190,6 @@ def test_files_beyond_the_last_seal_are_of_another_chain(tmp_path: Path) -> None
     store.put("shop.orders/README.txt", b"")
     assert last_filed(files) == 6
     config = cast(PipelineConfig, SimpleNamespace(cluster=SimpleNamespace(name="c"), files=files, kafka=None))
-    assert _Sinks(config, LocalStore(tmp_path / "bucket"), 5, everything=False).not_filed is None
-    refused = _Sinks(config, LocalStore(tmp_path / "bucket"), 4, everything=False)
+    assert _Sinks(config, LocalStore(tmp_path / "bucket"), cast(Sealed, SimpleNamespace(number=5)), everything=False).not_filed is None
+    refused = _Sinks(config, LocalStore(tmp_path / "bucket"), cast(Sealed, SimpleNamespace(number=4)), everything=False)
     assert (refused.files_due, "another chain of batches" in str(refused.not_filed)) == (False, True)

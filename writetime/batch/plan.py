@@ -326,8 +326,9 @@ def plan_rebuild(store: Store, cluster: str, chain: Chain, segments: list[Segmen
     BatchBusy if another driver of the rebuild has just created it."""
     past = history(store, cluster)
     snapshots = []
-    if past.last < chain.first:
-        past = History(chain.first - 1, None)
+    # Also if its first batches were voided: what they took in comes in again.
+    if past.base < chain.first:
+        past = History(max(chain.first - 1, past.last), None)
         listed = (info for info in store.list(names.schema_prefix(cluster)) if names.is_schema_snapshot(info.name))
         # Without a limit: a frame of a table that is not known yet would not come in again.
         snapshots = [info.name for info in listed if info.size <= SCHEMA]

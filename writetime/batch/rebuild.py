@@ -27,10 +27,11 @@ from writetime import archived, names
 from writetime.batch.archive import archive
 from writetime.batch.asked import new_answers
 from writetime.batch.chains import Rebuild, begin, current
-from writetime.batch.documents import Chain, LedgerEntry, Manifest, Sealed, SegmentInput
-from writetime.batch.plan import History, history, plan_rebuild, read_manifest, read_sealed, seal
+from writetime.batch.documents import Chain, LedgerEntry, Manifest, SegmentInput
+from writetime.batch.plan import History, history, plan_rebuild, read_manifest, read_sealed
 from writetime.batch.publish import read_published
 from writetime.batch.shelve import read_shelved
+from writetime.batch.void import void
 from writetime.errors import BatchError
 from writetime.store import ObjectInfo, Store
 from writetime.threads import at_once
@@ -171,7 +172,7 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
     past = history(store, cluster)
     note = read_published(store, cluster)
     if past.open:
-        _give_up(store, cluster, past.last, read_sealed(store, cluster, read_manifest(store, cluster, past.last).base))
+        _give_up(store, cluster, past.last)
     elif past.sealed is not None:
         archive(store, cluster, past.sealed.number)
     if past.sealed is not None and past.sealed.kept_from is not None:
@@ -197,15 +198,18 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
     return begin(store, cluster, made)
 
 
-def _give_up(store: Store, cluster: str, number: int, base: Sealed | None) -> None:
-    """Seal an open batch of a chain that nobody goes on with, as one that took nothing in: a driver of it
-    that is late finds the seal. What it was to take in lies where it lay."""
-    # First: who archives a batch looks at what it took in.
-    store.put(names.batch_object(cluster, number, "archived"), b"{}\n")
-    kind = read_manifest(store, cluster, number).kind
-    empty = Sealed(number=number, kind=kind, sealed_at=datetime.now(UTC), segments=[], accounting=[], state=base.state if base else {})
-    seal(store, cluster, empty)
-    log.warning("open batch of the chain before is given up", batch=number)
+def _give_up(store: Store, cluster: str, number: int) -> None:
+    """Void an open batch of a chain that nobody goes on with: a driver of it that is late finds the void, and what it was to take in lies
+    where it lay."""
+    try:
+        void(store, cluster, number, reason="a rebuild begins", by="writetime rebuild")
+    except BatchError:
+        if read_sealed(store, cluster, number) is None:
+            raise
+        # A driver of it was faster.
+        archive(store, cluster, number)
+    else:
+        log.warning("open batch of the chain before is voided", batch=number)
 
 
 # --- its batches --------------------------------------------------------------------------------------------------------------------
@@ -234,18 +238,20 @@ class Planner:
         if past.last >= chain.first and past.open:
             return read_manifest(self.store, self.cluster, past.last)
         self.learn(past.last)
-        segments = self._segments()
-        if not segments and past.last >= chain.first:
+        segments, begun = self._segments(), past.base >= chain.first
+        if not segments and begun:
             return None
-        answers = new_answers(self.store, self.cluster, {}) if past.last < chain.first else []
+        answers = [] if begun else new_answers(self.store, self.cluster, {})
         return plan_rebuild(self.store, self.cluster, chain, segments, answers=answers, now=now)
 
     def learn(self, last: int) -> None:
-        """Note what the chain's batches have taken, up to that one."""
+        """Note what the chain's batches have taken, up to that one. What a voided one took comes in again."""
         for number in range(max(self.rebuild.chain.first, self._known_upto + 1), last + 1):
-            manifest = read_manifest(self.store, self.cluster, number)
-            self.taken.update(names.plain(segment.object) for segment in manifest.segments)
             self._known_upto = number
+            sealed = read_sealed(self.store, self.cluster, number)
+            if sealed is None or sealed.void is None:
+                manifest = read_manifest(self.store, self.cluster, number)
+                self.taken.update(names.plain(segment.object) for segment in manifest.segments)
 
     def _segments(self) -> list[SegmentInput]:
         """The next of the archive, in order of their names, which is that of their hours. At the end
