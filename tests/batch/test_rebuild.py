@@ -22,6 +22,7 @@ from writetime.batch.local import first_generation
 from writetime.batch.plan import history, plan_ingest, plan_maintain, plan_replay, read_manifest, read_sealed
 from writetime.batch.publish import Published, write_published
 from writetime.batch.shelve import let_go, pack
+from writetime.batch.void import void
 from writetime.errors import BatchBusy, BatchError, ConfigError
 from writetime.schema.learn import SchemaLearner
 from writetime.store.local import LocalStore
@@ -351,3 +352,42 @@ def test_batches_of_before_have_no_chain(store: LocalStore) -> None:
     assert read_manifest(store, CLUSTER, 1).chain is None
     ship(store, 2)
     assert planned(store).chain is None
+
+
+# --- voids ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_open_batch_of_the_chain_before_is_voided(store: LocalStore) -> None:
+    taken_in(store, 1)
+    ship(store, 2)
+    given_up = planned(store)
+    rebuild = started(store)
+    sealed = read_sealed(store, CLUSTER, given_up.number)
+    assert sealed is not None
+    assert sealed.void is not None
+    assert rebuild.chain.first > given_up.number
+    made = planner(store, rebuild)
+    manifest = step(store, made)
+    assert manifest is not None
+    assert [segment.ref for segment in manifest.segments] == [ref(1)], "what it was to take in waits in cdc/"
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_a_voided_batch_of_a_rebuild_took_comes_in_again(before: int, store: LocalStore) -> None:
+    store.put(names.schema_snapshot(CLUSTER, NOW, "v1"), b"{}")
+    taken_in(store, 1, hour=0)
+    taken_in(store, 2, hour=1)
+    made = planner(store, started(store), 1)
+    for _ in range(before):
+        step(store, made)
+    manifest = made.next(NOW)
+    assert manifest is not None
+    void(store, CLUSTER, manifest.number, reason="cannot be finished", by="somebody")
+    again = made.next(NOW)
+    assert again is not None
+    assert again.number == manifest.number + 1
+    assert (again.base, again.segments, again.schema_snapshots) == (manifest.base, manifest.segments, manifest.schema_snapshots)
+    assert bool(again.schema_snapshots) == (before == 0)
+    seal(store, again)
+    rest = [step(store, made) for _ in range(3)]
+    assert [each.segments[0].ref for each in rest if each is not None] == ([ref(2)] if before == 0 else [])
