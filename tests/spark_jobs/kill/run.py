@@ -55,6 +55,8 @@ MOMENTS = (2.0, 30.0)
 """Between how many seconds after its start a job is killed that is not killed at a point."""
 AWAY = (4.0, 30.0)
 """Between how many seconds after its death the broker is back."""
+VOIDED = 0.4
+"""Share of the batches that are voided and planned again."""
 ABSENCE = 3
 """Batches that are ingested while there is no broker for long."""
 
@@ -187,7 +189,7 @@ class Kills(Orders):
         store, cluster = self.pipeline.store, self.pipeline.cluster
         assert manifest is not None
         rule = sabotage.RULES[self.rule] if self.rule is not None else None
-        void_it = rule.voids if rule is not None else self.random.random() < 0.25
+        void_it = rule.voids if rule is not None else self.random.random() < VOIDED
         if void_it and manifest.kind == "ingest" and (following := self._void(manifest)) is not None:
             manifest = following
         edited = rule.edited if rule is not None else self.random.random() < 0.25
