@@ -9,7 +9,7 @@ import pytest
 from tests.ring.proof.cli import Wanted, noticed, run
 from tests.ring.proof.schedule import NODES
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(1500)]
 
 
 def test_a_small_ring_equals_its_tables_and_a_broken_rule_shows(tmp_path: Path) -> None:
