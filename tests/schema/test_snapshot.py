@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.schema.examples import create_keyspace, create_table
+from tests.schema.examples import change, create_keyspace, create_table, deleted_row
 from tests.schema.test_learn import learner_of_churn, seconds_to_learn
 from writetime.errors import SchemaError
 from writetime.schema.learn import SchemaLearner
@@ -212,6 +212,24 @@ def test_very_many_whole_snapshots_of_a_keyspace_with_much_churn() -> None:
 def test_a_column_that_a_whole_snapshot_lacks_is_gone() -> None:
     without = Table("k", "u", OTHER.id, {"p": OTHER.columns["p"]}, cdc=True)
     assert set(told(whole(T + 10 * MINUTE, TABLE, without)).schema().tables[OTHER.id].columns) == {"p"}
+
+
+def test_a_drop_that_the_log_records_says_when_and_not_the_snapshot_just_after_it() -> None:
+    """The table is dropped and created again with another column within the minute before the snapshot."""
+    drop, again = T + 10 * MINUTE, T + 10 * MINUTE + 1_000_000
+    second = Table("k", "u", UUID(int=7), {"p": OTHER.columns["p"], "x": Column("x", "regular", "int")}, cdc=True)
+    snapshot = whole(again + 1_000_000, TABLE)
+    of_second = whole(again + 1_000_000, second, written=again)
+    merged = {**snapshot, "tables": snapshot["tables"] + of_second["tables"], "columns": snapshot["columns"] + of_second["columns"]}
+    learner = SchemaLearner()
+    gone = [deleted_row(("u", name), drop) for name in OTHER.columns]
+    changes = [change("k", tables=[deleted_row(("u",), drop)], columns=gone), create_table(second, again)]
+    for mutation in (create_keyspace("k", T), create_table(TABLE, T), create_table(OTHER, T), *changes):
+        learner.apply(mutation)
+    learner.apply_snapshot(merged)
+    tables = learner.schema().tables
+    assert (tables[OTHER.id].dropped, set(tables[OTHER.id].columns)) == (True, {"p", "w"})
+    assert (tables[second.id].dropped, set(tables[second.id].columns)) == (False, {"p", "x"})
 
 
 @pytest.mark.parametrize(

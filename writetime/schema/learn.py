@@ -21,6 +21,7 @@ The keyspaces `system` and `system_schema`, which every node writes anew at each
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -87,13 +88,31 @@ class _RowFacts:
         self.seen[written] = (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
         return self.seen[written] != known
 
-    def missed(self, wholes: Iterable[int]) -> Iterator[int]:
-        """Up to which writetimes (µs) it is gone, by snapshots that lack it. One that has it later, as it was by then, shows that the ring
-        had it all the time."""
+    def lacked_by(self, wholes: Iterable[int]) -> list[int]:
+        """The snapshots (µs) that show it gone. One that has it later, as it was by then, shows that the ring had it all the time."""
+        found = []
         for at in wholes:
             until = at - _SETTLED
             if not any(first <= at <= last or (at <= last and written <= until) for written, (first, last) in self.seen.items()):
-                yield until
+                found.append(at)
+        return found
+
+    def unaccounted(self, lacking: Sequence[int], known: Iterable[DeletionTime]) -> list[int]:
+        """Those of the snapshots that lack it which no known deletion accounts for: one behind all that was written by then, and not after
+        the snapshot. Where there is one, that one says when it was gone. `known`: from outside the row."""
+        ends = sorted(each.marked_for_delete_at for each in (*self.deletions, *known))
+        if not ends:
+            return list(lacking)
+        written = sorted(cell.timestamp for cell in self.cells)
+        found = []
+        for at in lacking:
+            before = bisect_right(written, at - _SETTLED)
+            last = written[before - 1] if before else written[-1] if written else 0
+            end = bisect_left(ends, last)
+            # Clocks of nodes may differ by as much as settling takes.
+            if end == len(ends) or ends[end] > at + _SETTLED:
+                found.append(at)
+        return found
 
 
 @dataclass(slots=True)
@@ -118,8 +137,8 @@ class _Facts:
     wide: list[RangeTombstone] = field(default_factory=list)
     values: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     """What `_View.row` has made of rows that say the same and that no range covers."""
-    missed: dict[tuple[Any, ...], list[DeletionTime]] = field(default_factory=dict)
-    """What whole snapshots say of rows, by where these were seen: the same of very many."""
+    lacking: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
+    """The whole snapshots that lack rows, by where these were seen: the same of very many."""
 
     @classmethod
     def of(cls, facts: _PartitionFacts, wholes: Sequence[int]) -> _Facts:
@@ -144,12 +163,13 @@ class _Facts:
     def deletions_of(self, clustering: Clustering) -> Collection[DeletionTime]:
         """Deletions from outside the row that cover it."""
         if self.wholes and clustering in self.rows:
-            facts = self.rows[clustering]
+            facts, told = self.rows[clustering], self._told(clustering)
             seen = tuple(facts.seen.items())
-            missed = self.missed.get(seen)
-            if missed is None:
-                missed = self.missed[seen] = [DeletionTime(at, at // 1_000_000) for at in facts.missed(self.wholes)]
-            return (*self._told(clustering), *missed)
+            lacking = self.lacking.get(seen)
+            if lacking is None:
+                lacking = self.lacking[seen] = facts.lacked_by(self.wholes)
+            untils = (at - _SETTLED for at in facts.unaccounted(lacking, told))
+            return (*told, *(DeletionTime(until, until // 1_000_000) for until in untils))
         return self._told(clustering)
 
     def _told(self, clustering: Clustering) -> Collection[DeletionTime]:
