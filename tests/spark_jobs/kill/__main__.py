@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 def play(seed: int, kills: int, rule: str | None = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
-        pieces = RULES[rule].pieces if rule is not None else max(2, kills // 6)
+        pieces = RULES[rule].pieces if rule is not None else max(3, kills // 6)
         return Kills(Path(folder), seed, kills, rule=rule, pieces=pieces).play()
 
 

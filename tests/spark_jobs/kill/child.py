@@ -7,7 +7,7 @@ import pickle
 import sys
 from pathlib import Path
 
-from spark_jobs import ingest, publish
+from spark_jobs import ingest, publish, rebuild
 from tests.spark_jobs.kill import points, sabotage
 from writetime.config import PipelineConfig
 from writetime.errors import WritetimeError
@@ -20,6 +20,8 @@ def main(config: PipelineConfig, job: str, *number: str) -> int:
     try:
         if job == "ingest":
             ingest.run(config, int(number[0]))
+        elif job == "rebuild":
+            rebuild.run(config)
         else:
             publish.run(config)
     except WritetimeError as error:

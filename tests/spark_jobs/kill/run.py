@@ -5,10 +5,11 @@ ingested, and now and then published, by jobs that are killed until luck, or the
 or at a random moment. Now and then two drivers run one batch, or two publishers the same outbox, at once; one is stopped and wakes when its
 batch is sealed and archived; segments are put again with the same bytes, before their batch reads them or after it is archived; the
 configuration is edited after a batch was begun; two archive one batch at once; a batch that was killed half-way is voided, its input
-comes in with the next, and a driver that was stopped in it wakes up. Now and then the broker is killed under a publisher, within a
-transaction say, and comes back after a while; and once in a while it is away for so long that whole batches are ingested meanwhile. In
-the end a consumer that reads committed records must have seen each event of the changes tables once, those of a key in order; the tables
-must be what the ring answered; and the changes must fold to the tables.
+comes in with the next, and a driver that was stopped in it wakes up. Once in a run `batches/` is restored from a backup of before the
+last batches: the next batch has to be refused, and a rebuild, killed like all jobs, makes state and tables again. Now and then the broker
+is killed under a publisher, within a transaction say, and comes back after a while; and once in a while it is away for so long that whole
+batches are ingested meanwhile. In the end a consumer that reads committed records must have seen each event of the changes tables once,
+those of a key in order; the tables must be what the ring answered; and the changes must fold to the tables.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,7 +43,7 @@ from tools import ROOT
 from tools.console import say
 from tools.services.kafka import Kafka
 from writetime import envelope
-from writetime.batch import pinned
+from writetime.batch import chains, pinned
 from writetime.batch.archive import archive
 from writetime.batch.documents import Manifest, Sealed
 from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
@@ -75,6 +77,7 @@ class Result:
     again: int = 0
     edited: int = 0
     voids: int = 0
+    restored: int = 0
     failed: int = 0
     batches: int = 0
     events: int = 0
@@ -91,7 +94,7 @@ class Result:
         return (
             f"seed {self.seed}: {self.kills.total()} kills at {len(self.kills)} points; {runs}; two at once {self.rivals} times, late "
             f"{self.late} times, {self.again} segments put again, {self.edited} batches with an edited configuration, "
-            f"{self.voids} voided, broker killed {self.outages} times within a job, "
+            f"{self.voids} voided, batches/ restored {self.restored} times, broker killed {self.outages} times within a job, "
             f"away for {ABSENCE} batches {self.absences} times, {self.failed} jobs failed for it or for "
             f"a rival; {self.batches} batches, {self.events} events: lost {self.lost}, doubled {self.doubled}, "
             f"{len(self.problems)} other problems"
@@ -110,6 +113,8 @@ class Kills(Orders):
         self.kafka = Kafka(folder / "kafka")
         self._returning: Thread | None = None
         self._told_until = 0
+        self._sent: Counter[tuple[str, int, int]] = Counter()
+        self._silent_upto = 0
         self._sleepers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self._points = {job: cycle(self.random.sample(found, len(found))) for job, found in _POINTS.items()}
 
@@ -120,6 +125,8 @@ class Kills(Orders):
             pieces = list(self._pieces(self.random))
             hours = [piece.sealed_at.replace(minute=0, second=0, microsecond=0) for piece in pieces]
             self._hours = min(hours), max(hours) + timedelta(hours=1)
+            restores = sabotage.RULES[self.rule].restores if self.rule is not None else True
+            middle, late = self._keep_back(pieces) if restores else ([], [])
             self.random.shuffle(pieces)
             while pieces:
                 self._bring_in([pieces.pop() for _ in range(min(len(pieces), self.random.randint(1, 3)))])
@@ -127,6 +134,8 @@ class Kills(Orders):
                     self._be_without_broker(pieces)
                 if self.random.random() < 0.7:
                     self._run("publish")
+            if restores:
+                self._restore(middle, late)
             while self.result.kills.total() < self.wanted:
                 self._replay_all()
                 self._run("publish")
@@ -178,6 +187,61 @@ class Kills(Orders):
             if self.rule is None and self.random.random() < chance:
                 self._put(piece)
                 self.result.again += 1
+
+    def _keep_back(self, pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+        """Take the last two pieces of each node's log away: nothing in them is known from another node's before they come."""
+        of_node: dict[str, list[Piece]] = {}
+        for piece in sorted(pieces, key=lambda piece: piece.sealed_at):
+            of_node.setdefault(piece.name.rpartition("/")[0], []).append(piece)
+        middle, late = ([found[at] for found in of_node.values()] for at in (-2, -1))
+        for piece in (*middle, *late):
+            pieces.remove(piece)
+        return middle, late
+
+    def _restore(self, middle: Sequence[Piece], late: Sequence[Piece]) -> None:
+        """`batches/` is put back as it was before the last two batches: what follows is refused, and then rebuilt."""
+        folder = Path(self.config.bucket) / "batches"
+        shutil.copytree(folder, self.folder / "backup")
+        self._bring_in(middle[:1])
+        self._bring_in(middle[1:])
+        self._run("publish")
+        self._wait_for_broker()
+        self._sent = self._changes()
+        shutil.rmtree(folder)
+        shutil.copytree(self.folder / "backup", folder)
+        self.result.restored += 1
+        say("  batches/ restored from before the last two batches")
+        for piece in late:
+            self._put(piece)
+        manifest = plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC))
+        assert manifest is not None
+        refused = not self._ended("ingest", self._start("ingest", str(manifest.number)), "restored")
+        if not refused or "another chain" not in self._last_line():
+            self.result.problems.append(f"a batch after batches/ was restored was not refused: {self._last_line()}")
+        self._rebuild()
+        self._batch(plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC)))
+        self._run("publish")
+
+    def _rebuild(self) -> None:
+        if self.rule is None:
+            self._run("rebuild")
+        elif not self._ended("rebuild", self._start("rebuild")):
+            self.result.problems.append(f"the rebuild failed: {self._last_line()}")
+        done = chains.current(self.pipeline.store, self.pipeline.cluster)
+        if done is None or done.chain.upto is None:
+            self.result.problems.append("the rebuild is not finished")
+        else:
+            self._silent_upto = done.chain.upto
+
+    def _changes(self) -> Counter[tuple[str, int, int]]:
+        """The events that the changes tables hold: topic, batch, ordinal."""
+        assert self.config.kafka is not None
+        found: Counter[tuple[str, int, int]] = Counter()
+        for keyspace, table in Recording.open().cdc_tables:
+            topic = envelope.topic(self.config.kafka.topic_prefix, keyspace, table)
+            changes = rows_of(self.pipeline, to_changes_namespace(keyspace), to_column(table))
+            found.update((topic, change["batch"], change["ordinal"]) for change in changes)
+        return found
 
     def _replay_all(self) -> None:
         """The archive once more: nothing is new, however often it is tried."""
@@ -269,9 +333,12 @@ class Kills(Orders):
             yield from [point for point in rule.points if point in (*_POINTS[job], *(_EXTRA if job == "publish" else ()))]
             if rule.rivals and job == "publish":
                 yield "rivals"
+        if self.rule is None and job == "rebuild":
+            # There is one in a run: it is killed, however many kills there were before.
+            yield next(self._points[job])
         while self.rule is None and self.result.kills.total() < self.wanted:
             chance = self.random.random()
-            if chance < 0.08:
+            if chance < 0.08 and job != "rebuild":
                 yield "rivals"
             elif chance < 0.28 and job == "publish":
                 yield "outage"
@@ -391,13 +458,15 @@ class Kills(Orders):
     # --- what came of it -------------------------------------------------------------------------------------------------------------
 
     def _compare_topics(self) -> None:
-        """Each event of the changes tables once, those of a key in order."""
+        """Each event of the changes tables once, those of a key in order; those that were sent before a rebuild, and none of its own."""
+        present = Counter({event: count for event, count in self._changes().items() if event[1] > self._silent_upto})
         for keyspace, table in Recording.open().cdc_tables:
-            changes = rows_of(self.pipeline, to_changes_namespace(keyspace), to_column(table))
-            expected = Counter((change["batch"], change["ordinal"]) for change in changes)
             assert self.config.kafka is not None
+            topic = envelope.topic(self.config.kafka.topic_prefix, keyspace, table)
+            of_topic = ((event, count) for event, count in (self._sent + present).items() if event[0] == topic)
+            expected = Counter({event[1:]: count for event, count in of_topic})
             of_key: dict[bytes | None, list[tuple[int, int]]] = {}
-            for key, value in committed(self.kafka.bootstrap, envelope.topic(self.config.kafka.topic_prefix, keyspace, table)):
+            for key, value in committed(self.kafka.bootstrap, topic):
                 if value is not None:
                     of_key.setdefault(key, []).append(tuple(json.loads(value)["source"]["sequence"]))
             found = Counter(sequence for sequences in of_key.values() for sequence in sequences)
@@ -410,7 +479,7 @@ class Kills(Orders):
             self.result.problems += [f"{keyspace}.{table}: events of {key!r} are out of order" for key in wrong]
 
 
-_POINTS = {"ingest": points.INGEST, "publish": points.PUBLISH}
+_POINTS = {"ingest": points.INGEST, "publish": points.PUBLISH, "rebuild": points.INGEST}
 _EXTRA = (sabotage.BETWEEN,)
 
 

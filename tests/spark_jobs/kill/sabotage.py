@@ -21,13 +21,15 @@ BETWEEN: Final = "between progress and commit"
 class Rule:
     """`break_it` breaks it; `points`: kills after which that shows; `rivals`: two of a job at once show it;
     `edited`: a configuration does that is edited after the batch was begun; `voids`: batches do that are
-    voided. `pieces`: segments that each node's log has to be cut into, so that it can."""
+    voided; `restores`: a `batches/` that is restored from a backup does. `pieces`: segments that each node's
+    log has to be cut into, so that it can."""
 
     break_it: Callable[[], None]
     points: tuple[str, ...] = ()
     rivals: bool = False
     edited: bool = False
     voids: bool = False
+    restores: bool = False
     pieces: int = 1
 
 
@@ -162,6 +164,25 @@ def _void_keeps_rows() -> None:
     voids._lately = lambda *_: {}
 
 
+def _rebuild_sent() -> None:
+    """What a rebuild makes again is sent like all else."""
+    from spark_jobs import rebuild
+    from writetime.batch import chains
+
+    chains.begins_after = lambda *_: 0
+    rebuild.write_published = lambda *_: None
+
+
+def _numbers_of_the_bucket() -> None:
+    """A new chain begins above what the bucket has, whatever warehouse and Kafka have seen."""
+    from spark_jobs import rebuild
+    from writetime.batch import rebuild as planning
+    from writetime.batch.plan import history
+
+    planning.seen = lambda store, cluster, _: history(store, cluster).last
+    rebuild._seen_outside = lambda *_: [0]
+
+
 RULES: Final[dict[str, Rule]] = {
     "progress-after-the-transaction": Rule(_progress_after, points=(BETWEEN,)),
     "progress-before-the-transaction": Rule(_progress_before, points=(BETWEEN,)),
@@ -173,5 +194,7 @@ RULES: Final[dict[str, Rule]] = {
     "newest-state": Rule(_newest_state, points=("before step commit_current",), pieces=3),
     "present-configuration": Rule(_present_configuration, edited=True),
     "void-keeps-rows": Rule(_void_keeps_rows, voids=True, pieces=2),
+    "rebuild-sent": Rule(_rebuild_sent, restores=True, pieces=3),
+    "numbers-of-the-bucket": Rule(_numbers_of_the_bucket, restores=True, pieces=3),
     "never-current": Rule(_no_batch_in_current, points=("before step commit_current",)),
 }
