@@ -193,7 +193,7 @@ RULES: Final[dict[str, Rule]] = {
     # A first batch starts from nothing, whatever lies there.
     "newest-state": Rule(_newest_state, points=("before step commit_current",), pieces=3),
     "present-configuration": Rule(_present_configuration, edited=True),
-    "void-keeps-rows": Rule(_void_keeps_rows, voids=True, pieces=2),
+    "void-keeps-rows": Rule(_void_keeps_rows, voids=True),
     "rebuild-sent": Rule(_rebuild_sent, restores=True, pieces=3),
     "numbers-of-the-bucket": Rule(_numbers_of_the_bucket, restores=True, pieces=3),
     "never-current": Rule(_no_batch_in_current, points=("before step commit_current",)),
