@@ -814,11 +814,17 @@ class Batch:
             undecided=self._undecided(accounting),
             rows={name: n for name, n in {**(self.base.rows if self.base else {}), **self.rows}.items() if n is not None},
             horizon=self.base.horizon if self.base else None,
-            kept_from=self.base.kept_from if self.base else self.manifest.chain.kept_from if self.manifest.chain else None,
+            kept_from=self._kept_from(),
             voided=self.voided,
             events=sum(account.events for account in accounting),
         )
         return seal(self.store, self.manifest.cluster, sealed)
+
+    def _kept_from(self) -> int | None:
+        """From which hour on the archive is whole, as far as earlier batches and the rebuild that began the chain know."""
+        chain = self.manifest.chain
+        known = (self.base.kept_from if self.base else None, chain.kept_from if chain else None)
+        return max((at for at in known if at is not None), default=None)
 
     def _undecided(self, accounting: Iterable[Accounting]) -> dict[str, int]:
         """What stays in doubt: of before, but for tables that are built anew, and of this batch, if nobody reads it from the ring again."""

@@ -57,7 +57,7 @@ def run(config: PipelineConfig, *, topics: str | None = None, partial: bool = Fa
             rebuild = _begin(config, store, spark, topics, partial)
         chains.expect_same(rebuild, topics)
         if partial and not rebuild.chain.partial:
-            rebuild = chains.go_partial(store, cluster, rebuild)
+            rebuild = planning.go_partial(store, cluster, rebuild)
         return Job(config, store, spark, rebuild).run(tell or _log)
     finally:
         spark.stop()

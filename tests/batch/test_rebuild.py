@@ -182,8 +182,26 @@ def test_a_byte_that_differs_is_pinned_as_the_ledger_has_it(store: LocalStore) -
     assert "--partial" in str(caught.value)
     rebuild = chains.current(store, CLUSTER)
     assert rebuild is not None
-    chains.go_partial(store, CLUSTER, rebuild)
+    planning.go_partial(store, CLUSTER, rebuild)
     planning.expect_readable(store, manifest, [segment.object])
+
+
+def test_a_rebuild_that_goes_partial_half_way_notes_what_is_missing_by_then(store: LocalStore) -> None:
+    (first,) = taken_in(store, 1, hour=0)
+    taken_in(store, 2, hour=1)
+    rebuild = started(store)
+    made = planner(store, rebuild, 1)
+    assert (rebuild.lacking, rebuild.chain.kept_from) == (0, None)
+    Path(store.url, first).unlink()
+    changed = planning.go_partial(store, CLUSTER, rebuild)
+    assert (changed.missing, changed.lacking, changed.chain.partial) == ([first], 1, True)
+    assert changed.chain.kept_from == int((NOW.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)).timestamp())
+    assert chains.current(store, CLUSTER) == changed
+    made = planner(store, changed, 1)
+    manifest = step(store, made)
+    assert manifest is not None
+    assert [segment.ref for segment in manifest.segments] == [ref(2)]
+    assert manifest.chain == changed.chain
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------------------------

@@ -71,10 +71,10 @@ def begin(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
     return rebuild
 
 
-def go_partial(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
-    """Let a rebuild that is under way do without segments that are missing."""
-    changed = rebuild.model_copy(update={"chain": rebuild.chain.model_copy(update={"partial": True})})
-    return _replace(store, cluster, rebuild, changed)
+def go_partial(store: Store, cluster: str, rebuild: Rebuild, *, missing: list[str], lacking: int, kept_from: int | None) -> Rebuild:
+    """Let a rebuild that is under way do without segments that are missing by now; the fields as in `Rebuild` and `Chain`."""
+    chain = rebuild.chain.model_copy(update={"partial": True, "kept_from": kept_from})
+    return _replace(store, cluster, rebuild, rebuild.model_copy(update={"chain": chain, "missing": missing, "lacking": lacking}))
 
 
 def finish(store: Store, cluster: str, rebuild: Rebuild, upto: int, at: datetime, waiting: dict[str, str]) -> Rebuild:

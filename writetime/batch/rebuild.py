@@ -24,6 +24,7 @@ from uuid import uuid4
 import structlog
 
 from writetime import archived, names
+from writetime.batch import chains
 from writetime.batch.archive import archive
 from writetime.batch.asked import new_answers
 from writetime.batch.chains import Rebuild, begin, current
@@ -196,6 +197,16 @@ def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str 
         sealed=past.sealed.number if past.sealed else None,
     )
     return begin(store, cluster, made)
+
+
+def go_partial(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
+    """Let a rebuild that is under way do without the segments that the archive lacks by now."""
+    found = look(store, cluster)
+    if rebuild.chain.kept_from is not None:
+        found.raise_kept_from(datetime.fromtimestamp(rebuild.chain.kept_from, UTC))
+    kept_from = int(found.kept_from.timestamp()) if found.kept_from else None
+    missing = found.lacking
+    return chains.go_partial(store, cluster, rebuild, missing=missing[:NAMED], lacking=len(missing) + found.expired, kept_from=kept_from)
 
 
 def _give_up(store: Store, cluster: str, number: int) -> None:
