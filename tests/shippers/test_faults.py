@@ -193,8 +193,10 @@ def test_an_idx_that_may_not_be_read(store: LocalStore, folder: Folder, agent_ov
 
     monkeypatch.setattr(Path, "read_bytes", read)
     with capture_logs() as logs:
-        assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
-    assert [log["reason"] for log in logs if log["event"] == "not a segment, left alone"] == ["cannot be read: Permission denied"]
+        result = agent_over(store).round()
+    assert (result.shipped, result.ok) == ({Outcome.UPLOADED: 1}, False)
+    failed = [log["message"] for log in logs if log["event"] == "segment not shipped: its idx is unreadable"]
+    assert failed == ["its idx cannot be read: Permission denied"]
     assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
 
 

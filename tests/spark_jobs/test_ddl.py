@@ -207,7 +207,7 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
         learner.apply(create_table(each, THEN))
     refusals: dict[str, BatchError] = {"foreign": BatchError("somebody else made it")}
 
-    def opened(_: Warehouse, of: Table) -> Changes:
+    def opened(_: Warehouse, of: Table, __: Any = ()) -> Changes:
         if of.name in refusals:
             raise refusals[of.name]
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
