@@ -1,7 +1,8 @@
 """All tests that need nothing but set-up, as two processes side by side: `python -m tools.tests [pytest's own options]`.
 
-Strategy: tests with a ring of Cassandra's or with Airflow wait most of the time, and all others, those with Spark and Kafka among them,
-compute. Together they use a machine of two cores, and take about half of the time. Within each process tests run one after the other: no
+Strategy: tests with a ring of Cassandra's or with Airflow wait most of the time, and the others, most of those with Spark and Kafka among
+them, compute; tests of drivers that die go with the former, so that both end at about the same time. Together they use a machine of two
+cores, and take about half of the time. Within each process tests run one after the other: no
 two start a ring at one moment. The first process's output is shown as it comes, the second one's when the first has ended. Options go to
 both; where they name tests of one kind only, the other process has nothing to do, and that is no failure.
 """
@@ -17,7 +18,7 @@ from tools import ROOT
 
 ELSEWHERE: Final = "not gcs and not s3 and not browser"
 """What has a make target of its own."""
-WAITING: Final = "airflow or cassandra"
+WAITING: Final = "airflow or cassandra or drivers"
 NOTHING_COLLECTED: Final = 5
 
 

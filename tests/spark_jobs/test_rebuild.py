@@ -28,7 +28,7 @@ from writetime.batch.plan import history, read_manifest
 from writetime.config import KafkaConfig, PipelineConfig
 from writetime.errors import BatchBusy, BatchError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
 
 
 def lose(bucket: Path, *folders: str) -> None:

@@ -28,6 +28,8 @@ from writetime.config import FilesConfig
 from writetime.errors import BatchBusy, BatchError
 from writetime.store import open_store
 
+pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
+
 STEPS = ("_commit_changes", "_commit_state", "_commit_current", "_seal")
 """What a batch dies before: nothing is committed, changes are, state is, all is."""
 TABLE, CHANGES = "lake.shop.orders", "lake.shop__changes.orders"
@@ -83,8 +85,6 @@ def snapshots(ring: Ring, table: str = TABLE) -> list[dict[str, Any]]:
         return [row.asDict(recursive=True) for row in spark.table(f"{table}.snapshots").orderBy("committed_at").collect()]
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", STEPS)
 def test_what_it_had_committed_is_taken_back_and_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     ring = begun(tmp_path)
@@ -117,8 +117,6 @@ def test_what_it_had_committed_is_taken_back_and_comes_again(tmp_path: Path, mon
     assert [(told["writetime.batch"], told["writetime.void"]) for told in taken_back] == [("3", "2")][: step != STEPS[0]], "once"
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_without_anything_new_the_next_batch_takes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     first = ring.current()
@@ -136,8 +134,6 @@ def test_without_anything_new_the_next_batch_takes_back(tmp_path: Path, monkeypa
     assert history(ring.store, CLUSTER).sealed == empty
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_the_first_batch_of_all_leaves_tables_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.write(insert(1, 1, 1, name=1))
@@ -158,8 +154,6 @@ def test_the_first_batch_of_all_leaves_tables_without_rows(tmp_path: Path, monke
     assert ring.current() == {(2, 1): {"name": 2}} == folded(ring.events())
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_a_truncate_that_it_had_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its generation of the state, and the table that was replaced whole."""
     ring = begun(tmp_path)
@@ -177,8 +171,6 @@ def test_a_truncate_that_it_had_followed(tmp_path: Path, monkeypatch: pytest.Mon
     assert ring.remembered() == [(5, 1)]
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("when", ["before the next batch", "after it"])
 def test_a_driver_that_passed_the_fence_before_the_void_changes_nothing_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -209,8 +201,6 @@ def test_a_driver_that_passed_the_fence_before_the_void_changes_nothing_for_long
     assert sealed.voided == {2: given_up.id}
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     more(ring)
@@ -232,8 +222,6 @@ def test_rows_that_come_in_below_the_next_batchs_own_make_that_one_run_again(tmp
     assert ring.current() == AFTER_MORE == folded(ring.events())
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_a_rival_that_rolls_the_table_back_takes_no_rows_from_a_batch_that_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,8 +252,6 @@ def test_a_rival_that_rolls_the_table_back_takes_no_rows_from_a_batch_that_is_se
     assert ring.current() == AFTER_MORE == folded(ring.events())
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_a_rollback_undoes_nothing_that_came_after_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     more(ring)
@@ -292,8 +278,6 @@ def test_a_rollback_undoes_nothing_that_came_after_the_look(tmp_path: Path, monk
     assert (8, 8) in ring.current()
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_a_compaction_above_its_rows_is_taken_back_and_rows_of_others_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     more(ring)
@@ -320,8 +304,6 @@ def snapshots_of(spark: SparkSession) -> list[int]:
     return [row.snapshot_id for row in spark.table(f"{TABLE}.snapshots").orderBy("committed_at").collect()]
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_maintenance_takes_back_before_snapshots_expire_and_can_be_voided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     layout = ring.config.warehouse.model_copy(update={"keep_snapshots_days": 0, "keep_snapshots": 1})
@@ -348,8 +330,6 @@ def test_maintenance_takes_back_before_snapshots_expire_and_can_be_voided(tmp_pa
     assert ring.current() == AFTER_MORE == folded(ring.events())
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_a_replay_into_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     more(ring)
@@ -373,8 +353,6 @@ def test_a_replay_into_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ring.current() == AFTER_MORE
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_pieces_in_quarantine_are_told_of_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     ring.write(b"\x00 is no mutation")
@@ -396,8 +374,6 @@ def test_pieces_in_quarantine_are_told_of_as_before(tmp_path: Path, monkeypatch:
     assert pieces() == []
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_files_hold_no_events_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = begun(tmp_path)
     more(ring)
