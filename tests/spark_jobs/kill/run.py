@@ -218,11 +218,12 @@ class Kills(Orders):
         refused = not self._ended("ingest", self._start("ingest", str(manifest.number)), "restored")
         if not refused or "another chain" not in self._last_line():
             self.result.problems.append(f"a batch after batches/ was restored was not refused: {self._last_line()}")
-        self._rebuild()
-        self._batch(plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC)))
+        if self._rebuild():
+            self._batch(plan_ingest(self.pipeline.store, self.pipeline.cluster, now=datetime.now(UTC)))
         self._run("publish")
 
-    def _rebuild(self) -> None:
+    def _rebuild(self) -> bool:
+        """Whether it is finished: until then nothing else is planned."""
         if self.rule is None:
             self._run("rebuild")
         elif not self._ended("rebuild", self._start("rebuild")):
@@ -230,8 +231,9 @@ class Kills(Orders):
         done = chains.current(self.pipeline.store, self.pipeline.cluster)
         if done is None or done.chain.upto is None:
             self.result.problems.append("the rebuild is not finished")
-        else:
-            self._silent_upto = done.chain.upto
+            return False
+        self._silent_upto = done.chain.upto
+        return True
 
     def _changes(self) -> Counter[tuple[str, int, int]]:
         """The events that the changes tables hold: topic, batch, ordinal."""
