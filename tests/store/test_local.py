@@ -68,6 +68,7 @@ def test_a_bucket_is_its_users_alone(tmp_path: Path) -> None:
     store.put("cdc/c/x.log", b"secret")
     store.copy("cdc/c/x.log", "cdc_archive/x.log")
     assert modes(root) == {(True, 0o700), (False, 0o600)}
+    assert stat.S_IMODE(root.parent.stat().st_mode) == 0o755, "others may have something there"
 
 
 @pytest.mark.usefixtures("usual_umask")

@@ -180,9 +180,15 @@ class LocalStore:
         if folder.is_dir():
             return
         self._make_folder(folder.parent)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(_PRIVATE)
-            if folder != self._root and folder.is_relative_to(self._root):
+        if folder == self._root:
+            folder.mkdir(_PRIVATE, exist_ok=True)
+        elif not folder.is_relative_to(self._root):
+            # What the bucket lies in is not the bucket's.
+            folder.mkdir(exist_ok=True)
+        else:
+            folder.mkdir(_PRIVATE, exist_ok=True)
+            # Another user who was faster has given it the same.
+            with contextlib.suppress(PermissionError):
                 folder.chmod(self._mode())
         _sync_folder(folder.parent)
 
