@@ -361,6 +361,11 @@ def archive_hour(name: str) -> datetime | None:
         return None
 
 
+def hour_of(moment: datetime) -> datetime:
+    """The hour (UTC) that a moment (aware) lies in: the archive is by hours."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
 def archive_hour_prefix(cluster: str, hour: datetime) -> str:
     """Prefix of all segments sealed in the hour that begins at `hour` (aware)."""
     utc = hour.astimezone(UTC)

@@ -350,7 +350,7 @@ def _expect_settled(store: Store, cluster: str, past: History, operation: str) -
 
 
 def _expect_kept(kept_from: int | None, start: datetime, cluster: str) -> None:
-    if kept_from is None or _hour(start).timestamp() >= kept_from:
+    if kept_from is None or names.hour_of(start).timestamp() >= kept_from:
         return
     limit = datetime.fromtimestamp(kept_from, UTC)
     raise BatchError(
@@ -363,7 +363,7 @@ def _expect_kept(kept_from: int | None, start: datetime, cluster: str) -> None:
 
 def _expect_not_behind(horizon: int | None, start: datetime, cluster: str) -> None:
     # The archive is by hours, and all of the first one is taken in.
-    if horizon is None or _hour(start).timestamp() >= horizon:
+    if horizon is None or names.hour_of(start).timestamp() >= horizon:
         return
     limit = datetime.fromtimestamp(horizon, UTC)
     raise BatchError(
@@ -566,12 +566,7 @@ def merge_rule(facts: Iterable[NodeFacts], segments: Iterable[SegmentInput] = ()
 
 
 def _hours(start: datetime, end: datetime) -> Iterator[datetime]:
-    hour = _hour(start)
+    hour = names.hour_of(start)
     while hour < end:
         yield hour
         hour += timedelta(hours=1)
-
-
-def _hour(moment: datetime) -> datetime:
-    """The one that it lies in."""
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

@@ -80,13 +80,13 @@ def look(store: Store, cluster: str) -> Archive:
         found.last = max(found.last, entry.batch)
         if entry.state == "expired":
             found.expired += 1
-            found.raise_kept_from(_hour(entry.sealed_at) + _HOUR)
+            found.raise_kept_from(names.hour_of(entry.sealed_at) + _HOUR)
         elif entry.state == "archived":
             place = names.plain(entry.archived_as or name)
             info = held.get(place)
             if info is None:
                 found.missing.append(place)
-                found.raise_kept_from(_hour(entry.sealed_at) + _HOUR)
+                found.raise_kept_from(names.hour_of(entry.sealed_at) + _HOUR)
             elif archived.content_of(info) != (entry.size, entry.crc32c):
                 found.changed.append(info.name)
     _look_at_care(store, cluster, found, held)
@@ -301,7 +301,3 @@ def expect_readable(store: Store, manifest: Manifest, unreadable: Iterable[str])
         obj=names.batch_object(manifest.cluster, manifest.number, "manifest"),
         hint="Put the same bytes back at those names, then run `writetime rebuild` again; or go on without them: `--partial`.",
     )
-
-
-def _hour(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
