@@ -235,7 +235,7 @@ class Audit:
 
     def _segments(self) -> Iterator[SegmentInput]:
         """Those of nodes that may hold what was written in the interval, and what waits to be taken in."""
-        hour = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+        hour = names.hour_of(self.start) - timedelta(hours=1)
         while hour <= self.end + timedelta(hours=self.late):
             yield from _of_nodes(archived.every(self.store, names.archive_hour_prefix(self.cluster, hour)))
             hour += timedelta(hours=1)

@@ -43,7 +43,6 @@ from writetime.batch.local import read_local
 from writetime.batch.logs_in import held_back, purge_clock
 from writetime.batch.maintained import Files, Maintained, Tidied, size_of_state
 from writetime.batch.plan import not_voided, read_manifest, read_schema, read_sealed, seal
-from writetime.batch.shelve import whole_hour
 from writetime.batch.void import voided_before
 from writetime.config import PipelineConfig, load
 from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
@@ -275,7 +274,7 @@ def _horizon(purged_before: list[int], base: Sealed) -> int | None:
 def _kept_from(config: PipelineConfig, manifest: Manifest, base: Sealed) -> int | None:
     """Before which hour the archive lets go what it holds (`writetime.batch.shelve`) once this batch is sealed. It never goes back."""
     days = config.archive.keep_days
-    hour = [] if days is None else [int(whole_hour(datetime.fromtimestamp(manifest.now - days * 86400, UTC)).timestamp())]
+    hour = [] if days is None else [int(names.hour_of(datetime.fromtimestamp(manifest.now - days * 86400, UTC)).timestamp())]
     return max([*hour, *(() if base.kept_from is None else (base.kept_from,))], default=None)
 
 

@@ -32,7 +32,7 @@ from writetime import names
 from writetime.batch import prune
 from writetime.batch.plan import history, store_clock
 from writetime.batch.publish import read_published
-from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack, whole_hour
+from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack
 from writetime.batch.void import voided_by_now
 from writetime.config import PipelineConfig, load
 from writetime.errors import WritetimeError
@@ -173,7 +173,7 @@ class Care:
         found = to_pack(self.store, self.config.cluster.name, before, since)
         first = next(found, None)
         if first is None:
-            self._packed_upto(whole_hour(before))
+            self._packed_upto(names.hour_of(before))
             return True
         pack_all, wanted = packing()
         waiting = chain([first], found)
@@ -184,7 +184,7 @@ class Care:
             for came in pack_all(some):
                 self._came(came)
             self._tell("packed")
-        self._packed_upto(whole_hour(before))
+        self._packed_upto(names.hour_of(before))
         return True
 
     def _packed_upto(self, hour: datetime | None) -> None:

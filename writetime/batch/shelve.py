@@ -78,11 +78,6 @@ def read_shelved(store: Store, cluster: str) -> Shelved | None:
     return Shelved.read(store, names.shelved(cluster))
 
 
-def whole_hour(moment: datetime) -> datetime:
-    """The hour that it lies in, by which the archive is parted."""
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-
-
 # --- packing ------------------------------------------------------------------------------------------------------------------------
 
 
