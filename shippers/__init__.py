@@ -7,6 +7,7 @@
     node      who the node is                               lock             one shipper a folder
     seen      metrics, /healthz, a note for --status        status           what --status and --dry-run show
     gentle    niceness, and the page cache left alone       schema_snapshot  the node's schema as JSON
+    report    the node's status in the bucket               truncations      what the node records of its TRUNCATEs
 
 It runs beside a production database: small, boring, and nothing is ever deleted before the store has confirmed the same bytes.
 """

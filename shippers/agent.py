@@ -18,7 +18,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -29,9 +29,9 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import node, seen, spill, tell, truncations, upload
+from shippers import node, report, schema_snapshot, seen, spill, truncations, upload
 from shippers.folder import Found, State
-from shippers.guard import Level, Pace, Space
+from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
 from shippers.tail import Tail
 from shippers.view import OURS, THE_NODES, View
@@ -49,7 +49,6 @@ _HANGS = 5.0
 """Seconds after which an upload that has not come back counts as one to a store that is down, if space is short."""
 _LOOK_AGAIN = 1.0
 """Seconds after which, while what was put aside is shipped, one looks again whether the node has space."""
-_SPARE = "section"
 _TAIL_RESTS = 60.0
 """Seconds that a tail with which something is wrong is left alone: the comparison reads all of it."""
 _DISAGREED = 20
@@ -105,24 +104,24 @@ class Agent:
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
         self._facts: node.NodeFacts | None = None
         self._named: node.NodeFacts | None = None
-        self._published: node.NodeFacts | None = None
         self._schema_version: str | None = None
+        self._schema_shipped = schema_snapshot.Shipped.recall(self._node.state)
         self._disagreed = 0
         self._truncations = truncations.Shipped.recall(self._node.state)
         self._reported: set[str] = set()
         self._limit: int | None = self._node.ship.cdc_total_space
         self._limit_asked = False
         self._level = Level.OK
-        self._space: Space | None = None
-        self._told = tell.Told.recall(self._node.state)
-        self._telling_fails = False
+        self._view: View | None = None
+        self._reported_last = report.Reported.recall(self._node.state)
+        self._reporting_fails = False
         self._noting_fails = False
         self._moving = Lock()
         self._in_hand: tuple[str, float] | None = None
         self._looked = 0.0
         self._put_aside: set[str] = set()
         self._store_is_down = False
-        self._tail = Tail(store, self._node.cdc_raw, self._node.state / _SPARE)
+        self._tail = Tail(store, self._node.cdc_raw, self._node.state)
         self._next_tail = 0.0
         self._tails: list[seen.TailSeen] = []
         self._tails_failed: list[WritetimeError] = []
@@ -176,7 +175,7 @@ class Agent:
             self._note(result)
             raise
         self._named = facts
-        self._publish(facts)
+        self._report(facts, result)
         self._ship_schema(facts)
         self._ship_truncations(facts)
         self._looked = time.monotonic()
@@ -191,8 +190,8 @@ class Agent:
             if item.state in OURS and self._take_in_hand(item):
                 self._ship_segment(facts, folder, item, result)
                 self._in_hand = None
-                self._tell_space(facts, result)
-        self._tell_space(facts, result)
+                self._report(facts, result)
+        self._report(facts, result)
         if result.unanswered:
             self._make_room()
         elif not drain:
@@ -264,7 +263,7 @@ class Agent:
                     "not completed for long, and whether it is still written to cannot be told", file=item.name, hint=_UNCLEAR
                 )
         self.metrics.saw(view.sight)
-        self._space = view.space
+        self._view = view
         if view.level is not self._level:
             say = {Level.OK: self._log.info, Level.WARN: self._log.warning, Level.ALARM: self._log.error}[view.level]
             space = view.space
@@ -272,22 +271,31 @@ class Agent:
             self._level = view.level
         return view
 
-    def _tell_space(self, facts: node.NodeFacts, result: Round) -> None:
-        """Tell in the bucket how much room there is, if that is new and the store answers. That it cannot be told stops nothing."""
-        level, now = self._level, datetime.now(UTC)
-        if result.unanswered or self._space is None or not self._told.is_due(level, now):
+    def _report(self, facts: node.NodeFacts, result: Round) -> None:
+        """Write the node's status into the bucket, if one is due and the store answers. That it cannot be written stops nothing."""
+        now = datetime.now(UTC)
+        if result.unanswered or self._view is None:
+            return
+        due, document = report.about(facts, self._view.space, self._level, self._view.sight, self._tails, now)
+        if not self._reported_last.is_due(due):
             return
         try:
-            self._told = tell.tell(self._store, facts.name, self._node.state, self._space, level, now)
-            self._telling_fails = False
-        except (StoreError, OSError) as error:
-            if not self._telling_fails:
-                about = error.as_dict() if isinstance(error, StoreError) else {"message": str(error)}
-                self._log.warning("the node's space is not told in the bucket", **about)
-            self._telling_fails = True
-            if not (isinstance(error, StoreError) and error.retriable):
-                # Not before the next change, or tomorrow: a bucket that refuses it refuses it each time.
-                self._told = tell.Told(level, now)
+            name = report.report(self._store, facts.name, document, now)
+        except StoreError as error:
+            if not self._reporting_fails:
+                self._log.warning("node status not written", **error.as_dict())
+            self._reporting_fails = True
+            if error.retriable:
+                return
+            # A bucket that refuses it refuses it each time: not before the next one is due.
+        else:
+            self._reporting_fails = False
+            self._log.debug("node status written", object=name)
+        self._reported_last = due
+        try:
+            report.note(self._node.state, due)
+        except OSError as error:
+            self._log.warning("failed to note the written node status", message=str(error), hint="Check node.state_dir.")
 
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Oldest first; where space is short, those first whose deletion frees the node's."""
@@ -447,17 +455,6 @@ class Agent:
             self._facts = facts
         return facts
 
-    def _publish(self, facts: node.NodeFacts) -> None:
-        if facts == self._published:
-            return
-        try:
-            if node.publish(self._store, facts):
-                self._log.info("node facts written", host_id=facts.host_id)
-            self._published = facts
-        except StoreError as error:
-            # Segments carry the facts that matter in their own metadata; a bucket that lets nodes only create refuses the update.
-            self._log.warning("node facts not written", **error.as_dict())
-
     def _ship_schema(self, facts: node.NodeFacts) -> None:
         """Ship the schema if its version is new to this run; a schema that cannot be had holds up no segment."""
         try:
@@ -480,26 +477,28 @@ class Agent:
         return None
 
     def _put_schema(self, facts: node.NodeFacts, snapshot: dict[str, Any]) -> None:
+        """Ship a snapshot that the node's prefix does not have yet. Each node ships its own: it has no right to look at another's."""
         version, agreed = snapshot["schema_version"], snapshot.get("agreed", False)
-        # Of a version that peers did not have yet there is another copy once they have: only that one tells what is gone.
-        label = f"{version}-agreed" if agreed else version
-        if not self._is_shipped(facts, label) and not (not agreed and self._is_shipped(facts, f"{version}-agreed")):
-            name = names.schema_snapshot(facts.cluster, datetime.fromisoformat(snapshot["taken_at"]), label)
-            try:
+        # Of a version that peers did not have yet there is another copy once they have: only that one says what is gone.
+        shipped = schema_snapshot.Shipped(self._store.url, facts.name.path, f"{version}-agreed" if agreed else version)
+        if self._schema_shipped not in (shipped, replace(shipped, label=f"{version}-agreed")):
+            name = names.node_schema(facts.name, datetime.fromisoformat(snapshot["taken_at"]), shipped.label)
+            # It is there if an answer was lost on the way: its name holds the second and the version.
+            with suppress(PreconditionFailed):
                 self._store.put(name, json.dumps(snapshot, indent=1).encode() + b"\n", if_generation=0)
-                self._log.info("schema shipped", object=name)
-            except PreconditionFailed:
-                # Another node of the ring was as fast: same second, same version, same schema.
-                self._log.info("schema already there", object=name)
+            self._log.info("schema shipped", object=name)
+            self._schema_shipped = shipped
+            self._note_schema()
         again = snapshot.get("agreed") is False and self._disagreed < _DISAGREED
         self._disagreed = self._disagreed + 1 if again else 0
         self._schema_version = None if again else version
 
-    def _is_shipped(self, facts: node.NodeFacts, version: str) -> bool:
-        """Whether the newest schema in the bucket is that version: it is a digest of the schema, so one copy is enough. An older
-        one of that version does not count: what was created after it is dropped again, and only a new copy says so."""
-        newest = max((info.name for info in self._store.list(names.schema_prefix(facts.cluster))), default="")
-        return newest.endswith(f"-{names.part(version)}.json")
+    def _note_schema(self) -> None:
+        try:
+            self._schema_shipped.note(self._node.state)
+        except OSError as error:
+            # The next start ships it once more.
+            self._log.warning("failed to note the shipped schema", message=str(error), hint="Check node.state_dir.")
 
     def _ship_truncations(self, facts: node.NodeFacts) -> None:
         """Ship what the node records of its TRUNCATEs, if that is new or a day old; none of it holds up a segment."""
@@ -536,7 +535,11 @@ class Agent:
             result.unanswered = result.unanswered + 1 if self._store_is_down else 0
             self.metrics.failed(type(error).__name__)
         else:
-            log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
+            if outcome is upload.Outcome.IN_CONFLICT:
+                hint = "Both are kept, and no batch takes either in: see `writetime conflicts list`."
+                log.error("segment in conflict: the store holds other bytes under its name", object=ref.incoming, hint=hint)
+            else:
+                log.info(outcome.value, object=ref.incoming, **({"ending": _AFTER_CRASH} if _crashed(item) else {}))
             result.shipped[outcome] += 1
             result.unanswered, self._store_is_down = 0, False
             self.metrics.shipped(outcome.value, item.size, time.monotonic() - begun)

@@ -22,8 +22,7 @@ from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from shippers.truncations import take_truncations
 from writetime import names
 from writetime.config import FillerConfig, NodeConfig, PipelineConfig
-from writetime.errors import ConfigError, PreconditionFailed, ShipError
-from writetime.store import Store
+from writetime.errors import ConfigError, ShipError
 
 T = TypeVar("T")
 
@@ -209,30 +208,6 @@ def answers(node: NodeConfig) -> bool:
             return False
         hint = "Check node.address and node.port."
         raise ShipError(f"cannot be tried: {error}", operation=operation, obj=f"{node.address}:{node.port}", hint=hint) from error
-
-
-def publish(store: Store, facts: NodeFacts) -> bool:
-    """Write the node's object if it says something new; whether it did. What is not known now keeps its former value."""
-    name = names.node_facts(facts.name)
-    info = store.head(name)
-    before = _known_before(store.read(name, generation=info.generation)) if info else {}
-    now = before | {key: value for key, value in asdict(facts).items() if value is not None}
-    if now == before:
-        return False
-    try:
-        store.put(name, _document(now), if_generation=info.generation if info else 0)
-    except PreconditionFailed:
-        # Only this node's shipper writes here: an answer was lost on the way, and the next round sees what is there.
-        return False
-    return True
-
-
-def _known_before(document: bytes) -> dict[str, Any]:
-    """What the node's object says; {} if it is damaged, and then it is written anew."""
-    try:
-        return dict(json.loads(document))
-    except (ValueError, TypeError):
-        return {}
 
 
 def notes_file(node: NodeConfig) -> Path:

@@ -2,7 +2,8 @@
 
 The log alone cannot be relied on for the schema: a segment without any CDC write is not kept, and a CREATE TABLE in it is gone
 with it. Each row keeps its writetime in µs, so that a reader can merge a snapshot with what the log says in any order. Column
-names in the rows are those of Cassandra; what a row means is for the reader to know. Knows no store.
+names in the rows are those of Cassandra; what a row means is for the reader to know. What was shipped last is noted in the shipper's own
+folder, so that each version goes up once a node. Knows no store.
 
     {"taken_at": ISO-8601 UTC, "schema_version": uuid text, "agreed": whether all peers have that version,
      "keyspaces": [row…], "tables": […], "columns": […], "dropped_columns": […], "types": […], "views": […]}
@@ -12,9 +13,12 @@ Values: collections as lists and objects, sets sorted, uuids as text, blobs as h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Self
 from uuid import UUID
 
 # Table to a regular column that every one of its rows has: WRITETIME can only be asked of a column.
@@ -28,6 +32,30 @@ TABLES = {
 }
 # Columns that Cassandra itself has dropped carry the greatest time there is, which the driver cannot make a datetime of.
 _FETCH = {"timestamp": "toUnixTimestamp({})"}
+NOTE: Final = "schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """The snapshot that was shipped last: into which store, of which node, and its version as its object's name has it."""
+
+    store: str = ""
+    node: str = ""
+    label: str = ""
+
+    @classmethod
+    def recall(cls, folder: Path) -> Self:
+        """By the note in the shipper's folder; nothing if there is none that can be read."""
+        try:
+            noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+            return cls(str(noted["store"]), str(noted["node"]), str(noted["label"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+
+    def note(self, folder: Path) -> None:
+        """Keep it for the next start. OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / NOTE).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def take_snapshot(session: Any) -> dict[str, Any]:

@@ -93,7 +93,9 @@ def _action(store: Store, folder: Path, item: Found, ref: SegmentRef | None) -> 
         outcome = upload.foresee(store, ref, folder)
     except WritetimeError as error:
         return f"keep: {error}"
-    return "upload, verify, delete" if outcome is upload.Outcome.UPLOADED else f"delete: {outcome.value}, the same bytes"
+    if outcome is upload.Outcome.ALREADY_THERE:
+        return "delete: already there, the same bytes"
+    return "upload, verify, delete" if outcome is upload.Outcome.UPLOADED else "upload as a conflict, verify, delete: other bytes are there"
 
 
 def _told(link: node.Link | None) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 Strategy: `_cdc.idx` says how far the segment is synced, in positions of the unpacked segment. From marker to marker, the sections that end
 up to there are found; nothing behind is read. What is new of them goes up as one object that is named by its bytes' place in the file
-(`writetime.parts`), created only if there is none. The bucket alone says what was shipped: at a segment's first sight, and after any
-trouble with the store, its parts are listed and compared with the file, and the next one begins where they end. Parts that hold other
-bytes than the file are never settled here: that segment's tail stops, and its whole file is shipped when it is finished.
+(`writetime.parts`), created only if there is none. How far each segment is shipped is noted in the shipper's own folder, since a node has
+no right to list; without the note, it is shipped from its beginning again, and readers choose among parts that overlap. A part that holds
+other bytes than the file is never settled here: that segment's tail stops, and its whole file is shipped when it is finished.
 
 A part is at most `MOST` bytes, since it is held in memory, unless it is one section that is larger: that goes by way of a file of the
 shipper's own, as packed segments have a section for each sync of the node's, however much was written.
@@ -12,10 +12,11 @@ shipper's own, as packed segments have a section for each sync of the node's, ho
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,15 +24,16 @@ from typing import Final, NamedTuple
 
 from shippers.gentle import forget_range
 from shippers.upload import remove
-from writetime import parts
 from writetime.commitlog import descriptor, sections
 from writetime.commitlog.sections import Place
-from writetime.errors import PreconditionFailed, SegmentError, ShipError
+from writetime.errors import NotASegment, PreconditionFailed, SegmentError, ShipError
 from writetime.names import SegmentName, SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import CHUNK, crc32c
 
 MOST: Final = 3 << 20
+NOTE: Final = "tails.json"
+_SPARE: Final = "section"
 _FIXED: Final = 14
 _CRC: Final = 4
 _LENGTH: Final = struct.Struct(">I")
@@ -112,14 +114,15 @@ class Growing:
 
 
 class Tail:
-    """The tails of a folder's growing segments. Remembers how far each is shipped, as long as the store does what it is asked."""
+    """The tails of a folder's growing segments, and how far each is shipped."""
 
-    def __init__(self, store: Store, folder: Path, spare: Path) -> None:
-        """`spare` is a file to copy large sections to."""
+    def __init__(self, store: Store, folder: Path, state: Path) -> None:
+        """`state` is the shipper's own folder: for the note, and for a file to copy large sections to."""
         self._store = store
         self._folder = folder
-        self._spare = spare
-        self._reached: dict[SegmentName, Place] = {}
+        self._spare = state / _SPARE
+        self._note = state / NOTE
+        self._reached = _recall(self._note)
 
     def keep(self, growing: Collection[SegmentName]) -> None:
         """Forget all other segments."""
@@ -136,15 +139,28 @@ class Tail:
         can be shipped in parts, or if the store holds other bytes; StoreError and its children as the store raises them.
         """
         with _opened(ref, self._folder) as growing:
-            # Whatever goes wrong from here on: the store is asked next time.
-            place = self._reached.pop(ref.segment, None) or _in_the_store(self._store, growing, synced)
-            if place is None:
-                return
-            while (end := _next_end(growing, place, synced)) is not None:
-                start = 0 if place.position == growing.start else place.position
-                yield self._put(growing, start, end, {**metadata, "sealed_at": datetime.fromtimestamp(written, UTC).isoformat()})
-                place = end
+            place = self._reached.get(ref.segment) or Place(growing.start, growing.start)
+            try:
+                while (end := _next_end(growing, place, synced)) is not None:
+                    start = 0 if place.position == growing.start else place.position
+                    shipped = self._put(growing, start, end, {**metadata, "sealed_at": datetime.fromtimestamp(written, UTC).isoformat()})
+                    place = self._reached[ref.segment] = end
+                    self._remember()
+                    yield shipped
+            except ShipError:
+                # What is noted may not be of this file: next time it is looked at from its beginning.
+                self._reached.pop(ref.segment, None)
+                raise
             self._reached[ref.segment] = place
+
+    def _remember(self) -> None:
+        """Note how far each segment is shipped. Where that fails, the next start ships them from their beginning."""
+        noted = {name.filename: place for name, place in self._reached.items()}
+        with suppress(OSError):
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._note.with_suffix(".new")
+            fresh.write_text(json.dumps(noted), encoding="utf-8")
+            fresh.replace(self._note)
 
     def _put(self, growing: Growing, start: int, end: Place, metadata: Mapping[str, str]) -> Shipped:
         name, size = growing.ref.part(start, end.position), end.position - start
@@ -176,23 +192,16 @@ def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
     return found
 
 
-def _in_the_store(store: Store, growing: Growing, synced: int) -> Place | None:
-    """Where the parts that the store holds end, which are those of this very file; None if the idx does not reach that far (yet)."""
-    there = parts.run(parts.of(store, growing.ref), 0)
-    place = Place(growing.start, growing.start)
-    if not there:
-        return place
-    ends = {end.position: end for end in growing.ends(place, synced)}
-    for part in there:
-        if part.end not in ends and part.end > max(ends, default=0):
-            return None
-        place = ends.get(part.end, place)
-        same = part.end in ends and part.info.size == part.end - part.start
-        _require_same(growing, part.info, growing.crc32c(part.start, part.end) if same else None, part.end - part.start)
-    return place
+def _recall(note: Path) -> dict[SegmentName, Place]:
+    """What an earlier run noted; {} if nothing that can be read."""
+    try:
+        noted = json.loads(note.read_bytes())
+        return {SegmentName.parse(name): Place(int(position), int(logical)) for name, (position, logical) in noted.items()}
+    except (OSError, ValueError, TypeError, AttributeError, NotASegment):
+        return {}
 
 
-def _require_same(growing: Growing, stored: ObjectInfo, crc: int | None, size: int) -> None:
+def _require_same(growing: Growing, stored: ObjectInfo, crc: int, size: int) -> None:
     if (stored.crc32c, stored.size) == (crc, size):
         return
     raise ShipError(

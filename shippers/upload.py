@@ -3,30 +3,30 @@
 Strategy: every step can be repeated, and a death between any two leaves a state from which the next start goes on.
 
     stat, CRC32C       what is to be confirmed
-    head               there already, of an earlier run that died? it must be the same bytes
-    ledger             processed already? then the archive must hold the same bytes, or have held them before it let them go
-    put                only if there is none; if there is one, it must be the same bytes
+    put                only if there is none
     head               asked anew: the store's own size and CRC32C, and the generation that was just written
     stat               the file has not changed meanwhile
     delete log, idx    in this order: an idx alone says that its log is done, a log alone would look like a new one
 
-Other bytes under the same name are never settled here: the file stays, and the error comes again until a person has looked.
+Nothing but objects of its own node is created or looked at, so a node needs no right outside its prefixes, and none to list. A segment
+that a batch took in long ago (its deletion was cut short, or the node replayed it after a crash) goes up again: planning knows it by its
+ledger. Other bytes under the name are a segment in conflict: these go up beside it, named by their CRC32C, and a person decides which
+count. So nobody's object can make the node run out of space.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
 from shippers.gentle import forget
-from writetime import archived
-from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, ShipError
-from writetime.names import SegmentRef, plain
+from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, StoreError
+from writetime.names import SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c_of
 
@@ -36,7 +36,8 @@ class Outcome(Enum):
 
     UPLOADED = "uploaded"
     ALREADY_THERE = "already there"
-    ALREADY_PROCESSED = "already processed"
+    IN_CONFLICT = "in conflict"
+    """The store holds other bytes under its name as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,14 @@ class Measured:
 def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str], measured: Measured | None = None) -> Outcome:
     """Ship one completed segment and delete it from `folder`.
 
-    `metadata` is added to the object's; `measured` is kept from one attempt to the next. ShipError when the store holds other bytes under
-    the name, or when the file changed; StoreError and its children as the store raises them. Whatever is raised, the segment is still on
-    disk.
+    `metadata` is added to the object's; `measured` is kept from one attempt to the next. ShipError when the file changed, or the store
+    does not confirm what it accepted; StoreError and its children as the store raises them. Whatever is raised, the segment is still
+    on disk.
     """
     log, measured = folder / ref.segment.filename, measured or Measured()
     try:
         local = measured.of(ref, folder)
-        outcome = _known(store, local) or _upload(store, local, metadata)
+        outcome = _upload(store, local, metadata)
     except (ShipError, ChecksumMismatch):
         # There is doubt about the bytes themselves: they are read again.
         measured.forget(log)
@@ -111,10 +112,19 @@ def ship(store: Store, ref: SegmentRef, folder: Path, metadata: Mapping[str, str
 
 
 def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
-    """What `ship` would come to, errors included. Only reads."""
+    """What `ship` would come to, as far as the store lets it be seen: without the right to list, what is missing looks like what is
+    forbidden. Only reads."""
     local = measure(ref, folder)
     forget(local.log)
-    return _known(store, local) or Outcome.UPLOADED
+    try:
+        stored = store.head(ref.incoming)
+    except StoreError as error:
+        if error.retriable:
+            raise
+        stored = None
+    if stored is None:
+        return Outcome.UPLOADED
+    return Outcome.ALREADY_THERE if _is_same(local, stored) else Outcome.IN_CONFLICT
 
 
 def measure(ref: SegmentRef, folder: Path) -> Local:
@@ -159,100 +169,52 @@ def remove(path: Path) -> None:
         ) from error
 
 
-def _known(store: Store, local: Local) -> Outcome | None:
-    """How the store holds the segment already, or None.
-
-    In this order: the pipeline writes its ledger before it takes the object away, so what is neither there nor, after that, in the
-    ledger has never been there, and cannot be uploaded twice.
-    """
-    stored = store.head(local.ref.incoming)
-    if stored is None:
-        return _processed(store, local)
-    _require_same(local, stored)
-    return Outcome.ALREADY_THERE
-
-
 def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
     noted = {"sealed_at": local.sealed_at.isoformat(), "size": str(local.size), "crc32c": str(local.crc32c), **metadata}
+    written, confirmed = _create(store, local.ref.incoming, local, noted)
+    if _is_same(local, confirmed):
+        return Outcome.UPLOADED if written else Outcome.ALREADY_THERE
+    if not written:
+        written, confirmed = _create(store, local.ref.conflict(local.crc32c), local, noted)
+    if _is_same(local, confirmed):
+        return Outcome.IN_CONFLICT
+    raise ShipError(
+        f"the store holds {confirmed.size} bytes with CRC32C {confirmed.crc32c:08x}, {local.log} has {local.size} with {local.crc32c:08x}",
+        operation="compare a segment with the store",
+        obj=confirmed.name,
+        hint="Nothing was overwritten or deleted, and the segment is tried again. If it stays so, the store or the disk damages bytes.",
+    )
+
+
+def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
+    """(whether this call created the object, what the store holds under the name, asked anew). ShipError (retriable) if that is nothing,
+    or is not what was just written."""
     written: ObjectInfo | None = None
-    try:
-        written = store.put(local.ref.incoming, local.log, if_generation=0, metadata=noted)
-    except PreconditionFailed:
-        # By an earlier run that died, or by an attempt whose answer was lost: what counts is which bytes are there.
-        written = None
-    confirmed = store.head(local.ref.incoming)
+    # If there is one, by an earlier run that died or an attempt whose answer was lost, what counts is which bytes are there.
+    with suppress(PreconditionFailed):
+        written = store.put(name, local.log, if_generation=0, metadata=metadata)
+    confirmed = store.head(name)
     if confirmed is None:
-        return _taken_in_meanwhile(store, local)
-    _require_same(local, confirmed)
+        raise ShipError(
+            "the object is not there although the store has accepted it",
+            operation="verify an upload",
+            obj=name,
+            hint="The file is kept and shipped again. If a batch took the object in at this very moment, the next one passes it over.",
+            retriable=True,
+        )
     if written is not None and confirmed.generation != written.generation:
         raise ShipError(
             f"generation {written.generation} was written, {confirmed.generation} is there",
             operation="verify an upload",
-            obj=local.ref.incoming,
+            obj=name,
             hint="Somebody replaced the object. The next round compares it again.",
             retriable=True,
         )
-    return Outcome.ALREADY_THERE if written is None else Outcome.UPLOADED
+    return written is not None, confirmed
 
 
-def _taken_in_meanwhile(store: Store, local: Local) -> Outcome:
-    """The object is gone: either a batch has archived it in this very moment, or it was lost."""
-    if (processed := _processed(store, local)) is not None:
-        return processed
-    raise ShipError(
-        "the object is not there although the store accepted it, and no batch has taken it in",
-        operation="verify an upload",
-        obj=local.ref.incoming,
-        hint="The file is kept and shipped again.",
-        retriable=True,
-    )
-
-
-def _processed(store: Store, local: Local) -> Outcome | None:
-    """Whether the pipeline has archived this very segment before; asks the archive itself, the ledger only says where. What the archive has
-    let go since, on purpose, the ledger has to answer for.
-
-    A segment can come back: its deletion was cut short, or the node replayed it after a crash.
-    """
-    noted = _noted(store, local.ref.ledger)
-    if noted is None:
-        return None
-    if isinstance(noted, archived.Content):
-        _require_content(local, noted, local.ref.ledger)
-        return Outcome.ALREADY_PROCESSED
-    stored = archived.held(store, plain(noted))
-    if stored is None:
-        raise ShipError("the ledger says it was archived, but it is not there", operation="look into the archive", obj=noted)
-    _require_same(local, stored)
-    return Outcome.ALREADY_PROCESSED
-
-
-def _noted(store: Store, ledger: str) -> str | archived.Content | None:
-    """Where the ledger says that the segment was archived, or what it was if the archive keeps it no longer; None if neither."""
-    try:
-        entry = json.loads(store.read(ledger))
-        if entry["state"] == "expired":
-            return archived.Content(int(entry["size"]), int(entry["crc32c"]))
-        return str(entry["archived_as"]) if entry["state"] == "archived" else None
-    except ObjectNotFound:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ShipError(f"is no ledger entry: {error!r}", operation="read the ledger", obj=ledger) from error
-
-
-def _require_same(local: Local, stored: ObjectInfo) -> None:
-    _require_content(local, archived.content_of(stored), stored.name)
-
-
-def _require_content(local: Local, found: archived.Content, name: str) -> None:
-    if found == (local.size, local.crc32c):
-        return
-    raise ShipError(
-        f"the store holds {found.size} bytes with CRC32C {found.crc32c:08x}, {local.log} has {local.size} with {local.crc32c:08x}",
-        operation="compare a segment with the store",
-        obj=name,
-        hint="Nothing was overwritten or deleted. Find out which of the two is right; the shipper goes on with other segments.",
-    )
+def _is_same(local: Local, stored: ObjectInfo) -> bool:
+    return (stored.size, stored.crc32c) == (local.size, local.crc32c)
 
 
 def _require_unchanged(local: Local) -> None:

@@ -4,10 +4,15 @@
     cdc_parts/<cluster>/<dc>/<node>/CommitLog-7-<id>/<from>-<to>          whole sections of one that grows: bytes [from, to) of its file
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log    processed; the hour (UTC) it was sealed on its node
     cdc_archive/<cluster>/date=/hour=/<dc>/<node>/CommitLog-7-<id>.log.zst  the same, packed since: `zstd -d` makes the very file of it
-    schemas/<cluster>/<utc time>-<schema version>.json                    a snapshot of system_schema
-    nodes/<cluster>/<dc>/<node>.json                                      what a node says of itself
+    cdc/<cluster>/<dc>/<node>/conflict-<crc32c>/CommitLog-7-<id>.log      other bytes of a segment that is there already
+    conflicts/<cluster>/<dc>/<node>/CommitLog-7-<id>.json                 a segment of which there are two, and which of them counts
+    rejected/<cluster>/<dc>/<node>/CommitLog-7-<id>~<crc32c>.log          bytes of such a segment that do not count
+    schemas/<cluster>/<dc>/<node>/<utc time>-<schema version>.json        a snapshot of system_schema, as the node answered
+    schemas/<cluster>/<utc time>-<schema version>.json                    the same of shippers up to 0.1
+    nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json                  a node's status: who it is, its room, how far its log is shipped
+    nodes/<cluster>/<dc>/<node>.json                                      who it is, of shippers up to 0.1
     truncations/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json            what a node records of its TRUNCATEs, as it answered
-    space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, told when that changes
+    space/<cluster>/date=/<dc>/<node>/<utc time>-<level>.json             the room that a node has for its log, of shippers up to 0.1
     batches/<cluster>/<number>/held-<crc32c>.json                         what its seal holds, where that is much
     batches/<cluster>/<number>/{manifest,schema,local,sealed,archived}.json  one pipeline run: frozen input, what was learnt, outcome
     batches/<cluster>/<number>/{config,absent,verdicts,verdicts-0001}.json  what its first run decided (writetime.batch.pinned)
@@ -54,7 +59,8 @@ _ARCHIVED = re.compile(r"(?:~[0-9a-f]{8})?\.log(?:\.zst)?$")
 _HOUR = re.compile(r"cdc_archive/[^/]+/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/")
 _PART = re.compile(r"([0-9]{10,19})-([0-9]{10,19})")
 _SEGMENT = re.compile(r"CommitLog-([0-9]{1,4})-([0-9]{1,19})\.log")
-_SNAPSHOT = re.compile(r"schemas/[^/]+/[0-9]{8}T[0-9]{6}Z-[^/]+\.json")
+_SNAPSHOT = re.compile(r"schemas/[^/]+/(?:[^/]+/[^/]+/)?[0-9]{8}T[0-9]{6}Z-[^/]+\.json")
+_CONFLICT = re.compile(r"(cdc/[^/]+/[^/]+/[^/]+)/conflict-([0-9a-f]{8})/([^/]+)")
 _FRAMES = re.compile(r"/[0-9]+-[0-9]+-([0-9]{1,18})\.(?:bin|json)$")
 _BATCH = re.compile(r"batches/[^/]+/([0-9]{10,18})/[^/]+")
 _LARGEST_ID: Final = 2**63 - 1
@@ -134,9 +140,9 @@ class NodeName:
 
     @classmethod
     def of_facts(cls, name: str) -> NodeName | None:
-        """The node of which an object under nodes/ tells; None if it is no such object."""
+        """The node that an object under nodes/ describes; None if it is no such object."""
         pieces = name.removesuffix(".json").split("/")
-        return cls._spelt(*pieces[1:]) if len(pieces) == 4 and pieces[0] == "nodes" and name.endswith(".json") else None
+        return cls._spelt(*pieces[1:4]) if len(pieces) in (4, 5) and pieces[0] == "nodes" and name.endswith(".json") else None
 
     @classmethod
     def _spelt(cls, *path: str) -> NodeName | None:
@@ -174,6 +180,19 @@ class SegmentRef:
         if self.node.origin != "log":
             return f"{frames_prefix(self.node.cluster)}{part(self.node.host_id)}/{self.segment.filename}"
         return f"cdc/{self.node.path}/{self.segment.filename}"
+
+    def conflict(self, crc32c: int) -> str:
+        """Where its node ships it if other bytes lie under `incoming`."""
+        return f"cdc/{self.node.path}/conflict-{crc32c:08x}/{self.segment.filename}"
+
+    @property
+    def conflicts(self) -> str:
+        """The document of what is known of such bytes, and of what a person decided."""
+        return f"{conflicts_prefix(self.node.cluster)}{part(self.node.datacenter)}/{part(self.node.host_id)}/{self.segment.stem}.json"
+
+    def rejected(self, crc32c: int) -> str:
+        """Where bytes of it go that do not count."""
+        return f"rejected/{self.node.path}/{self.segment.stem}~{crc32c:08x}.log"
 
     @property
     def growing(self) -> str:
@@ -227,6 +246,18 @@ class SegmentRef:
             return None
         ref = cls(NodeName(*map(unpart, pieces[1:4])), segment)
         return ref if ref.retry == name else None
+
+    @classmethod
+    def from_conflict(cls, name: str) -> tuple[SegmentRef, int] | None:
+        """The segment whose other bytes an object under cdc/ holds, and their CRC32C by its name; None if it is no such object."""
+        match = _CONFLICT.fullmatch(name)
+        if match is None:
+            return None
+        try:
+            ref = cls.from_object(f"{match[1]}/{match[3]}")
+        except NotASegment:
+            return None
+        return ref, int(match[2], 16)
 
     @classmethod
     def from_object(cls, name: str) -> SegmentRef:
@@ -377,7 +408,13 @@ def schema_prefix(cluster: str) -> str:
 
 
 def schema_snapshot(cluster: str, taken_at: datetime, version: str) -> str:
-    return f"{schema_prefix(cluster)}{taken_at.astimezone(UTC):%Y%m%dT%H%M%SZ}-{part(version)}.json"
+    """As shippers up to 0.1 named it: of no node."""
+    return f"{schema_prefix(cluster)}{_second(taken_at)}-{part(version)}.json"
+
+
+def node_schema(node: NodeName, taken_at: datetime, version: str) -> str:
+    """A snapshot of system_schema that the node answered at `taken_at`."""
+    return f"schemas/{node.path}/{_second(taken_at)}-{part(version)}.json"
 
 
 def quarantined_frames(name: str) -> int:
@@ -406,7 +443,22 @@ def truncations_checksum(name: str) -> str:
 
 
 def node_facts(node: NodeName) -> str:
+    """The node's document of shippers up to 0.1."""
     return f"nodes/{node.path}.json"
+
+
+def node_status(node: NodeName, at: datetime, checksum: str) -> str:
+    """The node's status at that time; `checksum` is the content's."""
+    return f"nodes/{node.path}/{_second(at)}-{checksum}.json"
+
+
+def node_documents(node: NodeName) -> str:
+    """With which the names of all that is written under nodes/ for the node begin."""
+    return f"nodes/{node.path}"
+
+
+def conflicts_prefix(cluster: str) -> str:
+    return f"conflicts/{part(cluster)}/"
 
 
 def spaces_prefix(cluster: str) -> str:

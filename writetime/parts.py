@@ -1,8 +1,8 @@
 """Parts of segments that grow, as they lie in the bucket, and which of them follow each other.
 
-A part is whole sections of one segment: the bytes [start, end) of its file, as its name says. A shipper that lost the store's answer may
-ship from the same place again and further, so parts may overlap; they then hold the same bytes, and all begin and end between sections.
-Used by the shipper to go on where it stopped, and by planning to find what can be read. Knows the store's listing, and reads no part.
+A part is whole sections of one segment: the bytes [start, end) of its file, as its name says. A shipper that lost the store's answer, or
+its note of how far it was, ships from an earlier place again and further, so parts may overlap; they then hold the same bytes, and all
+begin and end between sections. Used by planning to find what can be read. Knows the store's listing, and reads no part.
 """
 
 from __future__ import annotations

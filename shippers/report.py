@@ -1,0 +1,99 @@
+"""The node's status in the bucket, for those who see the bucket and not this machine: who it is, its room, how far its log is shipped.
+
+    nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json
+    {"at": "2026-05-04T12:05:01+00:00", "host_id": …, "address": …, "release_version": …, "tokens": [decimal text, …],
+     "space": {"level": "alarm", "used": bytes, "limit": bytes, "share": 0.92, "disk_free": bytes},
+     "log": {"to_ship": segments, "to_ship_bytes": bytes, "oldest": s since the epoch or null, "spilled": segments,
+             "growing": [{"segment": …, "synced": bytes, "written": s since the epoch, "shipped": bytes or null}, …]}}
+
+Strategy: an object is created and never overwritten, at most one in `GAP`: at once when the identity of the node or the level of its space
+changes, every `EVERY` while its log moves, every `AGAIN` while nothing does. What was written last is noted in the shipper's own
+folder, so that a shipper run by cron keeps to that too; without the note it is written once more. Jobs remove all but the latest. Whether
+the store is asked at all is the agent's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from shippers.guard import Level, Space
+from shippers.node import NodeFacts
+from shippers.seen import Sight, TailSeen
+from writetime import names
+from writetime.errors import PreconditionFailed
+from writetime.store import Store
+from writetime.store.checksum import crc32c
+
+NOTE: Final = "report.json"
+GAP: Final = timedelta(minutes=1)
+EVERY: Final = timedelta(minutes=10)
+AGAIN: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What was written last: checksums of what is said of the node and of its log, and when; nothing, long ago, if nothing ever was."""
+
+    node: str = ""
+    log: str = ""
+    at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+
+    @classmethod
+    def recall(cls, folder: Path) -> Reported:
+        """By the note in the shipper's folder; nothing if there is none that can be read."""
+        try:
+            noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+            return cls(str(noted["node"]), str(noted["log"]), datetime.fromisoformat(noted["at"]).astimezone(UTC))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    def is_due(self, new: Reported) -> bool:
+        """Whether `new` is to be written at its time. A clock that was set back writes it."""
+        age = new.at - self.at
+        if age < timedelta(0):
+            return True
+        return age >= (GAP if new.node != self.node else EVERY if new.log != self.log else AGAIN)
+
+
+def about(
+    facts: NodeFacts, space: Space, level: Level, sight: Sight, tails: Sequence[TailSeen], now: datetime
+) -> tuple[Reported, dict[str, Any]]:
+    """The status at `now`: what identifies it, and the document."""
+    node = {key: value for key, value in asdict(facts).items() if value is not None}
+    room = {"used": space.used, "limit": space.limit, "share": round(space.share, 4), "disk_free": space.free}
+    log = {
+        "to_ship": sight.to_ship,
+        "to_ship_bytes": sight.to_ship_bytes,
+        "oldest": sight.oldest,
+        "spilled": sight.spilled,
+        "growing": [asdict(tail) for tail in tails],
+    }
+    # The room that is left changes all the time; on its level depends whether somebody is called.
+    known = Reported(_checksum([node, level.text, space.limit]), _checksum([log, space.used]), now)
+    return known, {"at": now.isoformat(timespec="seconds"), **node, "space": {"level": level.text, **room}, "log": log}
+
+
+def report(store: Store, node: names.NodeName, document: dict[str, Any], now: datetime) -> str:
+    """Create the object; its name. StoreError."""
+    content = json.dumps(document, indent=1).encode() + b"\n"
+    name = names.node_status(node, now, f"{crc32c(content):08x}")
+    # It is there if an answer was lost on the way: its name holds the second and the content.
+    with suppress(PreconditionFailed):
+        store.put(name, content, if_generation=0)
+    return name
+
+
+def note(folder: Path, reported: Reported) -> None:
+    """Keep what was written for the next start. OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NOTE).write_text(json.dumps({**asdict(reported), "at": reported.at.isoformat()}), encoding="utf-8")
+
+
+def _checksum(value: object) -> str:
+    return f"{crc32c(json.dumps(value, sort_keys=True).encode()):08x}"
