@@ -128,9 +128,11 @@ class Care:
             )
             # One after the other: of a batch the manifest goes first.
             finished &= self._each("batches", found, self._remove, threads=1)
+        reports = prune.statuses(self.store, cluster, self.now - prune.STATUSES)
         if settings.keep_reports_days is not None:
-            reports = prune.reports(self.store, cluster, self._ago(settings.keep_reports_days))
-            finished &= self._each("reports", reports, self._remove)
+            reports = chain(reports, prune.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
+        finished &= self._each("reports", reports, self._remove)
+        if settings.keep_reports_days is not None:
             voided = voided_by_now(self.store, cluster, past)
             settled = prune.settled(self.store, cluster, self._ago(settings.keep_reports_days), voided)
             # One after the other: of a piece the note goes last.

@@ -18,6 +18,7 @@ import yaml
 
 from writetime import cli
 from writetime.names import NodeName, SegmentName, SegmentRef
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,7 +140,7 @@ def test_ship_once(folder: Path) -> None:
     assert LocalStore(folder / "bucket").read(SEGMENT.incoming) == b"bytes"
     assert list((folder / "cdc_raw").iterdir()) == []
     events = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [event["event"] for event in events] == ["node facts written", "uploaded", "round"]
+    assert [event["event"] for event in events] == ["node status written", "uploaded", "round"]
     assert "geheim" not in done.stderr + done.stdout
 
 
@@ -153,12 +154,25 @@ def test_the_libraries_log_goes_the_same_way() -> None:
 
 
 def test_ship_once_with_trouble_ends_with_code_1(folder: Path) -> None:
-    LocalStore(folder / "bucket").put(SEGMENT.incoming, b"other")
+    # Nothing can be written below a file.
+    (folder / "bucket").mkdir()
+    (folder / "bucket" / "cdc").write_bytes(b"")
     done = run_ship(folder, "--once")
     assert done.returncode == 1
-    assert "the store holds 5 bytes" in done.stderr
+    assert '"kind": "StoreError"' in done.stderr
     assert "Traceback" not in done.stderr
     assert len(list((folder / "cdc_raw").iterdir())) == 2
+
+
+def test_ship_once_with_a_segment_in_conflict(folder: Path) -> None:
+    LocalStore(folder / "bucket").put(SEGMENT.incoming, b"other")
+    done = run_ship(folder, "--once")
+    assert done.returncode == 0, "both are safe"
+    (event,) = (json.loads(line) for line in done.stderr.splitlines() if "in conflict" in line and '"level": "error"' in line)
+    assert event["object"] == SEGMENT.incoming
+    assert "writetime conflicts list" in event["hint"]
+    assert LocalStore(folder / "bucket").read(SEGMENT.conflict(crc32c(b"bytes"))) == b"bytes"
+    assert list((folder / "cdc_raw").iterdir()) == []
 
 
 def test_ship_without_its_folder(folder: Path) -> None:

@@ -130,6 +130,13 @@ def test_other_objects() -> None:
     taken = datetime(2026, 5, 4, 12, 30, 5, tzinfo=UTC)
     assert names.schema_snapshot("my ring", taken, "v/1") == "schemas/my%20ring/20260504T123005Z-v%2F1.json"
     assert names.schema_snapshot("r", taken, "v").startswith(names.schema_prefix("r"))
+    assert names.node_schema(NODE, taken, "v/1") == "schemas/ring/dc1/host-1/20260504T123005Z-v%2F1.json"
+    assert names.node_schema(NODE, taken, "v").startswith(names.schema_prefix("ring"))
+    assert all(map(names.is_schema_snapshot, (names.node_schema(NODE, taken, "v"), names.schema_snapshot("r", taken, "v"))))
+    assert not names.is_schema_snapshot("schemas/ring/dc1/20260504T123005Z-v.json")
+    assert names.node_status(NODE, taken, "0badcafe") == "nodes/ring/dc1/host-1/20260504T123005Z-0badcafe.json"
+    assert names.node_status(NODE, taken, "0badcafe").startswith(names.node_documents(NODE))
+    assert NodeName.of_facts(names.node_status(NODE, taken, "0badcafe")) == NODE
     assert names.node_facts(NODE) == "nodes/ring/dc1/host-1.json"
     assert names.node_facts(NODE).startswith(names.nodes_prefix("ring"))
     assert names.node_space(NODE, taken, "warn") == "space/ring/date=2026-05-04/dc1/host-1/123005Z-warn.json"

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from writetime import conflicts_cli as conflicts
 from writetime import quarantine_cli as quarantine
 from writetime.batch import cli as batch
 from writetime.commitlog import cli as commitlog
@@ -61,6 +62,7 @@ def build() -> typer.Typer:
 
     app.add_typer(config_app, name="config")
     app.add_typer(quarantine.app, name="quarantine")
+    app.add_typer(conflicts.app, name="conflicts")
     for name, command in (commitlog.COMMANDS | batch.COMMANDS | status.COMMANDS).items():
         app.command(name)(command)
     app.command("metrics")(metrics)

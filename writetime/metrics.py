@@ -37,6 +37,7 @@ METRICS: Final[Mapping[str, str]] = {
     "writetime_batch_ties": "Cells of the last batch by table that won a tie which a ring of Cassandra 3.11 may decide otherwise.",
     "writetime_batch_problems": "Ranges of its segments that could not be used.",
     "writetime_held_segments": "Segments that wait for a person.",
+    "writetime_segments_in_conflict": "Segments of which there are other bytes, that wait for a person's decision.",
     "writetime_refused_tables": "Tables whose rows cannot be shown.",
     "writetime_purge_held_back_seconds": "Of a table: by how much the purge of its tombstones is behind, for not all logs are in (`by`).",
     "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
@@ -126,6 +127,7 @@ def _of_batches(ring: RingStatus) -> Iterator[Sample]:
     yield "writetime_batch_open", {}, ring.open_batch is not None
     yield "writetime_voided_batches", {}, len(ring.voids)
     yield "writetime_held_segments", {}, len(ring.held)
+    yield "writetime_segments_in_conflict", {}, len(ring.in_conflict)
     if not ring.batches:
         return
     last = ring.batches[0]

@@ -90,7 +90,7 @@ def test_a_nodes_logs_are_in_up_to_the_end_of_its_last_segment(store: Store) -> 
     minute = timedelta(minutes=1)
     assert ends == {NODES[0].path: NOW - timedelta(hours=2) + minute, NODES[1].path: NOW - timedelta(hours=5) + minute}
     first = min(found(store).values(), key=lambda hold: hold.until)
-    assert (first.by, first.tables) == (names.node_facts(NODES[1]), None)
+    assert (first.by, first.tables) == (names.node_documents(NODES[1]), None)
     store.delete(names.node_facts(NODES[1]))
     assert names.node_facts(NODES[1]) not in found(store), "one that has left the ring holds nothing back"
 

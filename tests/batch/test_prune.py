@@ -149,6 +149,26 @@ def test_reports_go_but_for_the_last_of_each(store: LocalStore) -> None:
     assert sorted(found) == sorted(old)
 
 
+def test_statuses_of_nodes_go_but_for_the_last_of_each(store: LocalStore) -> None:
+    node, other = (names.NodeName(CLUSTER, "dc1", host) for host in "ab")
+
+    def put(name: str, day: int) -> str:
+        store.put(name, b"{}")
+        at = (START + timedelta(days=day)).timestamp()
+        os.utime(Path(store.url, name), (at, at))
+        return name
+
+    # A node's own clock may be off: what counts is when the object came.
+    old = [put(names.node_status(node, START + timedelta(days=back), "00000000"), day) for back, day in ((9, 0), (0, 1), (5, 2))]
+    put(names.node_status(node, START, "00000001"), 5)
+    put(names.node_status(node, START + timedelta(days=8), "00000002"), 4)
+    put(names.node_status(other, START, "00000000"), 0)
+    put(names.node_facts(node), 0)
+    put(names.nodes_prefix(CLUSTER) + "stray", 0)
+    found = [info.name for info in prune.statuses(store, CLUSTER, START + timedelta(days=3))]
+    assert sorted(found) == sorted(old)
+
+
 def test_claims_of_one_prefix_as_they_age(store: LocalStore) -> None:
     for topic, day in (("t.shop.large", 0), ("t.shop.large", 8), ("t.eu.shop.large", 0), ("u.shop.large", 0)):
         name = names.claim(topic, 1, day + 1)

@@ -51,7 +51,7 @@ def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:
     assert kinds(found) == ["late"] * 3
     first = found[0]
     assert first.key == f"late {bucket.NODES[0].path}"
-    for part in ("10.0.0.1 (dc1", "Prod <1>", "2026-05-04 12:08Z, 51.5 min ago", "shipper", names.node_facts(bucket.NODES[0])):
+    for part in ("10.0.0.1 (dc1", "Prod <1>", "2026-05-04 12:08Z, 51.5 min ago", "shipper", names.node_documents(bucket.NODES[0])):
         assert part in first.text
 
 

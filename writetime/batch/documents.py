@@ -208,7 +208,7 @@ class ShardVersions(Document):
 
 
 class Hold(Document):
-    """What keeps logs from being in: a node (`by` is its object under nodes/) or a segment (its object).
+    """What keeps logs from being in: a node (`by`: with which its objects under nodes/ begin) or a segment (its object).
 
     `until`: up to then all is in, as far as this goes. `since`: when it began. `tables`: whose logs it keeps; null: all tables'."""
 

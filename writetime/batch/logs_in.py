@@ -6,7 +6,7 @@ segment may contain something that was not folded, and all tables if nobody can 
 table is the earliest of all nodes' and of all holds that concern it. A tombstone may be forgotten when its table's
 gc_grace is over *and* all logs are in up to its deletion: then nothing comes in any more that it has to beat.
 
-A node that has left holds its tables' clocks until its object under nodes/ is removed; a segment, until it is cleared or a
+A node that has left holds its tables' clocks until its objects under nodes/ are removed; a segment, until it is cleared or a
 person releases it from quarantine (`writetime quarantine release`): then it comes in nowhere but in a fresh namespace.
 
 Reads the bucket; knows no Spark and no state.
@@ -66,7 +66,7 @@ def held_back(tables: Iterable[Table], manifest: Manifest) -> list[HeldBack]:
 def holds(store: Store, cluster: str, sealed: Sealed | None) -> list[Hold]:
     """All that keeps logs from being in, as of the last sealed batch."""
     ends = node_ends(store, cluster, sealed)
-    nodes = [Hold(by=names.node_facts(_node(path)), until=at, since=at) for path, at in ends.items()]
+    nodes = [Hold(by=names.node_documents(_node(path)), until=at, since=at) for path, at in ends.items()]
     return [*nodes, *_held(store, sealed), *_damaged_parts(sealed), *_late(store, cluster, sealed, ends)]
 
 
@@ -129,9 +129,13 @@ def _damaged_parts(sealed: Sealed | None) -> Iterator[Hold]:
 
 
 def _late(store: Store, cluster: str, sealed: Sealed | None, ends: Mapping[str, datetime]) -> Iterator[Hold]:
-    """Segments that have come after younger ones of their node, and no batch has taken in yet."""
+    """Segments that have come after younger ones of their node, and no batch has taken in yet; and bytes of segments in conflict."""
     held = set(sealed.held if sealed else ())
     for info in store.list(names.incoming_prefix(cluster)):
+        other = names.SegmentRef.from_conflict(info.name)
+        if other is not None:
+            yield Hold(by=info.name, until=_begun(other[0], info.created), since=info.created)
+            continue
         try:
             segment = SegmentInput.from_object(info)
             late = is_late(segment, ends)

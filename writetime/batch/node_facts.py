@@ -1,9 +1,14 @@
-"""What nodes say of themselves (`nodes/`), as planning, the audit and the status read it. Knows no Spark."""
+"""What nodes say of themselves (`nodes/`), as planning, the audit and the status read it. Knows no Spark.
+
+A shipper writes a status now and then, which is never overwritten: the newest counts, by the clock of the store. Those up to 0.1 had one
+document a node, which has no room in it; it counts where there is nothing newer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 from writetime import names, untrusted
 from writetime.store import ObjectInfo, Store
@@ -14,38 +19,83 @@ _TOKENS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSpace:
+    """What a shipper said last of its node's space. `level`: ok, warn or alarm; `share` of what may be in use; bytes."""
+
+    at: datetime
+    level: str
+    share: float
+    used: int
+    limit: int
+    disk_free: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node's document. `rejected`: why nothing in it is used; the name alone says that the node is there."""
+    """A node's status, by the object of that name. `rejected`: why nothing in it is used; the name alone says that the node is there."""
 
     node: names.NodeName
+    object: str
     address: str = ""
     rack: str = ""
     release: str = ""
     tokens: tuple[int, ...] = ()
+    space: NodeSpace | None = None
     rejected: str | None = None
 
 
 def read_facts(store: Store, cluster: str) -> list[NodeFacts]:
-    """Of every node that has a document, in order of their names."""
-    listed = ((names.NodeName.of_facts(info.name), info) for info in store.list(names.nodes_prefix(cluster)))
-    return at_once(lambda each: _facts(store, *each), [(node, info) for node, info in listed if node is not None])
+    """The newest of every node that has written any, in order of the nodes' names."""
+    newest: dict[names.NodeName, ObjectInfo] = {}
+    for info in store.list(names.nodes_prefix(cluster)):
+        node = names.NodeName.of_facts(info.name)
+        if node is not None and (node not in newest or _order(newest[node]) < _order(info)):
+            newest[node] = info
+    return at_once(lambda each: _facts(store, *each), sorted(newest.items()))
+
+
+def _order(info: ObjectInfo) -> tuple[datetime, str]:
+    return info.created, info.name
 
 
 def _facts(store: Store, node: names.NodeName, info: ObjectInfo) -> NodeFacts:
     try:
-        told = untrusted.read_object(store, info)
-        host_id = untrusted.text(told.get("host_id"), "host_id")
+        document = untrusted.read_object(store, info)
+        host_id = untrusted.text(document.get("host_id"), "host_id")
         if host_id not in ("", node.host_id):
             raise Untrusted("its host_id is another node's")
         return NodeFacts(
             node,
-            address=untrusted.text(told.get("address"), "address"),
-            rack=untrusted.text(told.get("rack"), "rack"),
-            release=untrusted.text(told.get("release_version"), "release_version"),
-            tokens=_tokens(told.get("tokens")),
+            info.name,
+            address=untrusted.text(document.get("address"), "address"),
+            rack=untrusted.text(document.get("rack"), "rack"),
+            release=untrusted.text(document.get("release_version"), "release_version"),
+            tokens=_tokens(document.get("tokens")),
+            space=_space(document),
         )
     except Untrusted as error:
-        return NodeFacts(node, rejected=str(error))
+        return NodeFacts(node, info.name, rejected=str(error))
+
+
+def _space(document: Mapping[str, Any]) -> NodeSpace | None:
+    space = document.get("space")
+    if space is None:
+        return None
+    if not isinstance(space, dict):
+        raise Untrusted("space is no object")
+    return parse_space({"at": document.get("at"), **space})
+
+
+def parse_space(space: Mapping[str, Any]) -> NodeSpace:
+    """A node's room as its status has it, or as an object under space/. Raises `Untrusted`."""
+    return NodeSpace(
+        at=untrusted.moment(space.get("at"), "at"),
+        level=untrusted.text(space.get("level"), "level", longest=16),
+        share=untrusted.number(space.get("share"), "share", low=0, high=1e6),
+        used=untrusted.integer(space.get("used"), "used"),
+        limit=untrusted.integer(space.get("limit"), "limit"),
+        disk_free=untrusted.integer(space.get("disk_free"), "disk_free"),
+    )
 
 
 def _tokens(value: object) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 Strategy: an unsealed batch is always handed out again before anything new. Else the incoming segments (or, for a replay, the
 archived ones of an interval of hours) are listed and pinned by generation. The manifest is created, never overwritten, so two
 planners cannot both win. Of segments that grow, the parts are listed that follow on what earlier batches have taken in; a part behind a gap
-waits, and once the whole file is there, parts are of no interest any more. Segments that wait for a person (`held`) stay out until somebody
-has cleared them. Where nothing has come in but something captured has expired, a batch without segments tells of it. Knows no Spark.
+waits, and once the whole file is there, parts are of no interest any more. Segments that wait for a person (`held`, or in conflict) stay
+out until somebody has cleared them, and what was archived before is known by its ledger. Where nothing has come in but something captured
+has expired, a batch without segments publishes that. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Final
 from uuid import uuid4
 
 from writetime import archived, names, parts
-from writetime.batch import chains
+from writetime.batch import chains, conflicts
 from writetime.batch.archive import archive, released
 from writetime.batch.asked import new_answers
+from writetime.batch.conflicts import Conflict
 from writetime.batch.documents import (
     BatchKind,
     Chain,
@@ -170,9 +172,8 @@ def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int 
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
     partly = list(parts.found(store, names.parts_prefix(cluster)))
     whole: set[str] = set()
-    come = _come(store, cluster, held, among={ref.incoming for ref, _ in partly}, whole=whole)
-    # After an outage a million may wait: no more are kept than a batch takes.
-    segments = [_grown(segment, marks) for segment in nsmallest(max_segments, come, key=_age)]
+    come = _incoming(store, cluster, held, now, max_segments, among={ref.incoming for ref, _ in partly}, whole=whole)
+    segments = [_grown(segment, marks) for segment in come]
     segments += _growing(store, partly, marks, whole)
     made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held)) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
@@ -478,15 +479,57 @@ def _grown(segment: SegmentInput, marks: Mapping[str, Mark]) -> SegmentInput:
     return segment if mark is None or not mark.sound else segment.model_copy(update={"tail": Tail(after=mark)})
 
 
+def _incoming(
+    store: Store,
+    cluster: str,
+    held: Mapping[str, LedgerEntry | None],
+    now: datetime,
+    most: int,
+    *,
+    among: Container[str],
+    whole: set[str],
+) -> list[SegmentInput]:
+    """The oldest whole segments that are new, at most so many. Of the names `among`, those that are there are noted in `whole`."""
+    while True:
+        known = conflicts.known(store, cluster)
+        disputed: set[str] = set()
+        # After an outage a million may wait: no more are kept than a batch takes.
+        found = nsmallest(most, _come(store, cluster, held, known, among=among, whole=whole, disputed=disputed), key=_age)
+        for name in sorted(disputed):
+            conflicts.note(store, name, now)
+        # What a person has cleared was in the ledger before, and is known to be wanted.
+        segments = [segment for segment in found if segment.object in held]
+        come = (segment for segment in found if segment.object not in held and segment.object not in disputed)
+        segments += conflicts.expect_new(store, come, known, now)
+        # If none is new, all were removed or noted by now, and those behind them are looked at.
+        if segments or len(found) < most:
+            return segments
+
+
 def _come(
-    store: Store, cluster: str, held: Mapping[str, LedgerEntry | None], *, among: Container[str], whole: set[str]
+    store: Store,
+    cluster: str,
+    held: Mapping[str, LedgerEntry | None],
+    known: Mapping[str, Conflict],
+    *,
+    among: Container[str],
+    whole: set[str],
+    disputed: set[str],
 ) -> Iterator[SegmentInput]:
-    """The whole segments that a batch may take in, as they are listed. Of the names `among`, those that are there are noted in `whole`."""
-    for info in _segments(store, names.incoming_prefix(cluster)):
+    """The whole segments that a batch may take in, as they are listed. Of the names `among`, those that are there are noted in `whole`;
+    those of which a node has shipped other bytes, and nobody knows yet, in `disputed`."""
+    for info in store.list(names.incoming_prefix(cluster)):
+        try:
+            names.SegmentRef.from_object(info.name)
+        except NotASegment:
+            if (name := conflicts.shipped(info.name)) is not None and name not in known:
+                disputed.add(name)
+            continue
         if info.name in among:
             whole.add(info.name)
         segment = _released(info, held)
-        if segment is not None:
+        conflict = known.get(info.name)
+        if segment is not None and (conflict is None or conflict.admits(segment)):
             yield segment
 
 

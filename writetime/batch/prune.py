@@ -11,8 +11,9 @@ Strategy: what is kept is what can be named that somebody needs; all else goes, 
   captured again. The rest is asked for when a TRUNCATE is corrected, and there a lack of it means to build anew (`writetime.batch.local`).
 * What lies in quarantine is kept as long as nobody could use it. Once a batch could, its bytes are in the archive, too, and what became of
   it is in the quarantine's table.
-* Of verifying and auditing the last report is kept: it tells how things stand, whatever its age. What shippers told of their space counts
-  for two days (`writetime.status.nodes`).
+* Of verifying and auditing the last report is kept: it says how things stand, whatever its age. So is each node's last status; earlier
+  ones are of no use to anybody, and go after `STATUSES`. What shippers up to 0.1 said of their space counts for two days
+  (`writetime.status.nodes`).
 * An event that was too large for its topic is kept for as long as a consumer may come to the record that claims it: only people know.
 
 Of a batch the manifest goes first and the seal last: what is there of it never looks like a batch that is to be run. Knows no Spark.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby, takewhile
 from typing import Final
 
@@ -31,6 +32,8 @@ from writetime.batch.documents import LedgerEntry, Sealed
 from writetime.errors import ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
 
+STATUSES: Final = timedelta(days=2)
+"""How long statuses of nodes stay that are not the last, for whoever looks back."""
 LAST_BATCHES: Final = 1000
 """Batches whose documents stay, however old they are."""
 _ORDER: Final = {"manifest.json": 0, "sealed.json": 2}
@@ -93,6 +96,20 @@ def reports(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo
         yield from (info for info in found if info.created < before and info.name.rpartition(".")[0] != last)
     # Days ascend.
     yield from takewhile(lambda info: info.created < before, store.list(names.spaces_prefix(cluster)))
+
+
+def statuses(store: Store, cluster: str, before: datetime) -> Iterator[ObjectInfo]:
+    """Statuses of nodes written before then, but for the last of each node."""
+    newest: dict[names.NodeName, ObjectInfo] = {}
+    for info in store.list(names.nodes_prefix(cluster)):
+        node = names.NodeName.of_facts(info.name)
+        if node is None or info.name == names.node_facts(node):
+            continue
+        last = newest.get(node)
+        newest[node] = info if last is None else max(last, info, key=lambda each: (each.created, each.name))
+        older = last if newest[node] is info else info
+        if older is not None and older.created < before:
+            yield older
 
 
 def settled(store: Store, cluster: str, before: datetime, voided: Collection[int] = ()) -> Iterator[ObjectInfo]:

@@ -13,10 +13,9 @@ from itertools import islice, takewhile
 from typing import Final
 
 from writetime import names, untrusted
-from writetime.batch.node_facts import read_facts
+from writetime.batch.node_facts import parse_space, read_facts
 from writetime.errors import NotASegment
 from writetime.status.batches import Batches
-from writetime.status.nodes import parse_space
 from writetime.store import ObjectInfo, Store
 from writetime.untrusted import Untrusted
 
@@ -54,7 +53,7 @@ def _among_batches(batches: Batches) -> Iterator[Ignored]:
 def _segments(store: Store, cluster: str) -> Iterator[Ignored]:
     for prefix in (names.incoming_prefix(cluster), names.frames_prefix(cluster), names.parts_prefix(cluster)):
         for info in islice(store.list(prefix), LISTED):
-            if (reason := _not_a_segment(info)) is not None:
+            if names.SegmentRef.from_conflict(info.name) is None and (reason := _not_a_segment(info)) is not None:
                 yield Ignored(info.name, reason)
 
 
@@ -77,7 +76,7 @@ def _not_a_segment(info: ObjectInfo) -> str | None:
 def _nodes(store: Store, cluster: str) -> Iterator[Ignored]:
     for facts in read_facts(store, cluster):
         if facts.rejected is not None:
-            yield Ignored(names.node_facts(facts.node), facts.rejected)
+            yield Ignored(facts.object, facts.rejected)
     for info in islice(store.list(names.nodes_prefix(cluster)), LISTED):
         if names.NodeName.of_facts(info.name) is None:
             yield Ignored(info.name, _STRAY)

@@ -1,23 +1,24 @@
 """Who ships, how fresh each node is, what of it waits, and which minutes of whose log are there.
 
 A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
-the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. Of the space
-that is left on a node its shipper tells when that gets short or is enough again, and each day (`space/`).
+the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. The space that
+is left on a node stands in its status; shippers up to 0.1 wrote it below `space/`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from writetime import names, untrusted
 from writetime.batch.asked import newest_answers
+from writetime.batch.conflicts import undecided
 from writetime.batch.documents import SegmentInput
-from writetime.batch.node_facts import read_facts
+from writetime.batch.node_facts import NodeSpace, parse_space, read_facts
 from writetime.errors import NotASegment
 from writetime.join.reconcile import Policy, policy_of
 from writetime.status.batches import WINDOW, Batches, BatchFacts, taken_in
@@ -32,21 +33,10 @@ _LATE_AFTER: Final = timedelta(hours=6)
 """Of a node whose rate or limit is not known."""
 _EARLIEST_LATE: Final = timedelta(minutes=30)
 _LATEST_LATE: Final = timedelta(days=1)
+_SPACE_COUNTS: Final = timedelta(days=2)
 _FARTHEST: Final = 500
 """Batches that are looked at for a node of which nothing came with the last ones."""
 _COLUMNS: Final = 72
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceTold:
-    """What a shipper said last of its node's space. `level`: ok, warn or alarm; `share` of what may be in use; bytes."""
-
-    at: datetime
-    level: str
-    share: float
-    used: int
-    limit: int
-    disk_free: int
 
 
 @dataclass(slots=True)
@@ -73,7 +63,7 @@ class NodeStatus:
     frames: int = 0
     size: int = 0
     oldest: datetime | None = None
-    space: SpaceTold | None = None
+    space: NodeSpace | None = None
     answered: datetime | None = None
 
     @property
@@ -108,7 +98,8 @@ class NodeStatus:
 class RingStatus:
     """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
     looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all. `undecided`: by table, updates of
-    which no record says whether a TRUNCATE took them. `voids`: those of the last batches that were voided, which `batches` lacks."""
+    which no record says whether a TRUNCATE took them. `voids`: those of the last batches that were voided, which `batches` lacks.
+    `in_conflict`: segments of which there are other bytes, that wait for a person."""
 
     cluster: str
     now: datetime
@@ -121,6 +112,7 @@ class RingStatus:
     kept_from: datetime | None = None
     undecided: dict[str, int] = field(default_factory=dict)
     voids: tuple[BatchFacts, ...] = ()
+    in_conflict: tuple[str, ...] = ()
 
     @property
     def merge_rule(self) -> Policy:
@@ -144,7 +136,7 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
     facts = [batch for batch in latest if batch.void is None]
     store, cluster = batches.store, batches.cluster
     now = now or datetime.now(UTC)
-    found = {node.node: node for node in _told(store, cluster)}
+    found = {node.node: node for node in _reported(store, cluster, now)}
 
     def of(node: names.NodeName) -> NodeStatus:
         return found.setdefault(node, NodeStatus(node))
@@ -166,11 +158,14 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
         if node.origin == "log":
             of(node).held += 1
     incoming = list(islice(store.list(names.incoming_prefix(cluster)), LISTED + 1))
+    in_conflict = tuple(conflict.object for conflict in undecided(store, cluster, incoming))
     for segment in _segments(incoming):
-        if segment.object not in held:
+        if segment.object not in held and segment.object not in in_conflict:
             _wait(of(segment.ref.node), segment)
     for node, space in _spaces(store, cluster, now):
-        of(node).space = space
+        status = of(node)
+        if status.space is None or status.space.at < space.at:
+            status.space = space
     for node, answer in newest_answers(store, cluster).items():
         of(node).answered = answer.created
     for name in past.sealed.growing if past.sealed else ():
@@ -183,6 +178,7 @@ def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -
         since=facts[-1].sealed_at if facts else None,
         open_batch=past.last if past.open else None,
         held=tuple(sorted(held)),
+        in_conflict=in_conflict,
         complete=len(incoming) <= LISTED,
         kept_from=datetime.fromtimestamp(past.sealed.kept_from, UTC) if past.sealed and past.sealed.kept_from is not None else None,
         undecided=past.sealed.undecided if past.sealed else {},
@@ -215,41 +211,32 @@ def _segments(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
         yield SegmentInput.from_object(info)
 
 
-def _told(store: Store, cluster: str) -> Iterator[NodeStatus]:
+def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]:
     """What the shippers said of their nodes. One that says nothing sensible is there by its name."""
     for facts in read_facts(store, cluster):
-        yield NodeStatus(facts.node, address=facts.address, rack=facts.rack, release=facts.release, tokens=len(facts.tokens))
+        status = NodeStatus(facts.node, address=facts.address, rack=facts.rack, release=facts.release, tokens=len(facts.tokens))
+        if facts.space is not None and now - facts.space.at <= _SPACE_COUNTS:
+            status.space = facts.space
+        yield status
 
 
-def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[names.NodeName, SpaceTold]]:
-    """What was told last of each node, today or yesterday: it is told anew each day. Nonsense is left out."""
+def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[names.NodeName, NodeSpace]]:
+    """What shippers up to 0.1 said last of each node's space, today or yesterday: they did so each day. Nonsense is left out."""
     days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
     newest: dict[names.NodeName, ObjectInfo] = {}
     for info in (info for day in days for info in store.list(names.space_prefix(cluster, day))):
         if (node := names.NodeName.of_space(info.name)) is not None:
             newest[node] = info
-    told = at_once(lambda each: (each[0], read_space(store, each[1])), newest.items())
-    return [(node, space) for node, space in told if space is not None]
+    read = at_once(lambda each: (each[0], read_space(store, each[1])), newest.items())
+    return [(node, space) for node, space in read if space is not None]
 
 
-def read_space(store: Store, info: ObjectInfo) -> SpaceTold | None:
-    """What an object under space/ tells; None if it makes no sense."""
+def read_space(store: Store, info: ObjectInfo) -> NodeSpace | None:
+    """What an object under space/ holds; None if it makes no sense."""
     try:
         return parse_space(untrusted.read_object(store, info))
     except untrusted.Untrusted:
         return None
-
-
-def parse_space(fact: Mapping[str, Any]) -> SpaceTold:
-    """What such a document tells. Raises `Untrusted`."""
-    return SpaceTold(
-        at=untrusted.moment(fact.get("at"), "at"),
-        level=untrusted.text(fact.get("level"), "level", longest=16),
-        share=untrusted.number(fact.get("share"), "share", low=0, high=1e6),
-        used=untrusted.integer(fact.get("used"), "used"),
-        limit=untrusted.integer(fact.get("limit"), "limit"),
-        disk_free=untrusted.integer(fact.get("disk_free"), "disk_free"),
-    )
 
 
 @dataclass(frozen=True, slots=True)

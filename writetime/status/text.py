@@ -65,6 +65,7 @@ def as_text(batches: Batches, last: int) -> str:
         for name, waits in of_tables.waiting.items()
     ]
     lines += [f"waits for a person: {name}" for name in found.held]
+    lines += [f"in conflict: {name}: other bytes were shipped; `writetime conflicts list`" for name in found.in_conflict]
     passed_over = ignored(batches, now=found.now)
     lines += [f"ignored: {each.object}: {each.reason}" for each in passed_over[:_IGNORED]]
     if len(passed_over) > _IGNORED:
@@ -116,6 +117,7 @@ def as_document(batches: Batches, last: int) -> dict[str, Any]:
         "refused": of_tables.refused,
         "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
         "held": list(found.held),
+        "in_conflict": list(found.in_conflict),
         "ignored": [asdict(each) for each in ignored(batches, now=found.now)],
         "archive": _archive_document(read_shelved(batches.store, batches.cluster), found.kept_from),
         "maintenance": None

@@ -32,7 +32,8 @@ def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now:
     """What is beyond the limits as of now. `publishes`: whether the pipeline sends its events anywhere."""
     found = ring_with_late_nodes(batches, now=now)
     unpublished = _unpublished(batches, limits) if publishes else ()
-    return [*_late(found, limits), *_short(found, limits), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
+    troubles = [*_late(found, limits), *_short(found, limits), *_in_conflict(found), *_stuck(batches, found, limits)]
+    return [*troubles, *_backlog(found, limits), *unpublished]
 
 
 def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
@@ -71,8 +72,19 @@ def _late_text(found: RingStatus, node: NodeStatus, age: float) -> str:
     )
     return (
         f"late: node {_name(node)} of {found.cluster}: {last}. Does its shipper run, and is the node written to? Ingest goes on without "
-        f"it; rows that only it has are missing. If it has left the ring for good, delete {names.node_facts(node.node)} in the bucket."
+        f"it; rows that only it has are missing. If it has left the ring for good, delete what begins with "
+        f"{names.node_documents(node.node)} in the bucket."
     )
+
+
+def _in_conflict(found: RingStatus) -> Iterator[Trouble]:
+    for name in found.in_conflict:
+        yield Trouble(
+            f"conflict {name}",
+            f"in conflict: the bucket has, or had, other bytes for {name} of {found.cluster}. No batch takes any of them in: their rows "
+            "are missing, and no tombstone is purged meanwhile. `writetime conflicts list` shows them; `writetime conflicts keep OBJECT "
+            "--reason TEXT` decides.",
+        )
 
 
 def _stuck(batches: Batches, found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
