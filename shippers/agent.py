@@ -29,7 +29,7 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import node, report, schema_snapshot, seen, spill, truncations, upload
+from shippers import guard, node, report, schema_snapshot, seen, spill, truncations, upload
 from shippers.folder import Found, State
 from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
@@ -144,7 +144,13 @@ class Agent:
         if self._node.ship.when_store_is_down != "spill":
             yield
             return
-        spill.require_place(self._node.spill, self._node.cdc_raw)
+        error = spill.trouble(self._node.spill, self._node.cdc_raw)
+        self.metrics.can_spill(error is None)
+        if error is not None:
+            # What is finished is shipped all the same.
+            self._log.error("segments cannot be spilled while the store is down", **error.as_dict())
+        else:
+            self._note_spill()
         over = Event()
         if mode is Mode.SERVICE:
             Thread(target=self._relieve, args=(over,), name="relief", daemon=True).start()
@@ -152,6 +158,14 @@ class Agent:
             yield
         finally:
             over.set()
+
+    def _note_spill(self) -> None:
+        """Note where segments are put aside while there is room for a note: without it none is, later."""
+        try:
+            spill.note_place(self._node.state, self._node.spill)
+        except (ShipError, OSError) as error:
+            about = error.as_dict() if isinstance(error, ShipError) else {"message": str(error)}
+            self._log.error("failed to note the spill folder", **about)
 
     def round(self, *, drain: bool = False) -> Round:
         """One look at the folder. Raises only what concerns the folder or the node as a whole."""
@@ -162,7 +176,7 @@ class Agent:
         view = self._see(drain=drain)
         if self._finish_moves(view):
             view = self._see(drain=drain)
-        seen_now = frozenset(item.name for item in view.here + view.aside if item.state in OURS)
+        seen_now = frozenset(item.name for item in view.all if item.state in OURS)
         result = Round(waiting=view.count(THE_NODES), foreign=view.count((State.FOREIGN,)), seen=seen_now)
         self._report_foreign(view.here)
         result.failed += self._unreadable(view)
@@ -182,7 +196,7 @@ class Agent:
         for folder, item in self._in_order(view):
             if self._stop.is_set() or result.unanswered >= _IN_A_ROW:
                 break
-            if folder == self._node.spill and self._has_come_short(result):
+            if folder != self._node.cdc_raw and self._has_come_short(result):
                 result.cut_short = True
                 break
             if item.state is State.LEFTOVER_IDX:
@@ -246,10 +260,10 @@ class Agent:
         some. A node that runs completes segments all the time: what it has completed since is for the next run."""
         view = self._see(drain=drain)
         ours = (*OURS, State.UNREADABLE) if drain else OURS
-        left = [item.name for item in view.here + view.aside if item.state in ours and (drain or item.name in result.seen)]
+        left = [item.name for item in view.all if item.state in ours and (drain or item.name in result.seen)]
         if left:
             self._log.error("not all is shipped", left=len(left), oldest=left[0], hint="Run it again. Do not wipe the node yet.")
-        return not left
+        return not left and not (drain and view.lost)
 
     # --- what there is, and how much room
 
@@ -262,6 +276,10 @@ class Agent:
                 self._log.warning(
                     "not completed for long, and whether it is still written to cannot be told", file=item.name, hint=_UNCLEAR
                 )
+        for error in view.lost:
+            if str(error) not in self._reported:
+                self._reported.add(str(error))
+                self._log.error("an earlier spill folder cannot be read", **error.as_dict())
         self.metrics.saw(view.sight)
         self._view = view
         if view.level is not self._level:
@@ -300,7 +318,7 @@ class Agent:
     def _in_order(self, view: View) -> list[tuple[Path, Found]]:
         """Oldest first; where space is short, those first whose deletion frees the node's."""
         here = [(self._node.cdc_raw, item) for item in view.here if item.segment is not None]
-        aside = [(self._node.spill, item) for item in view.aside if item.segment is not None]
+        aside = [found for found in view.aside if found[1].segment is not None]
         if self._level is not Level.OK:
             return here + aside
         # The sort is stable: of two with one name, the one that was put aside is the older.
@@ -344,15 +362,19 @@ class Agent:
         if self._node.ship.when_store_is_down != "spill":
             return
         with self._moving:
-            in_hand = self._in_hand[0] if self._in_hand is not None else ""
-            candidates = [item for item in self._see().here if item.name != in_hand]
+            in_hand, view = self._in_hand[0] if self._in_hand is not None else "", self._see()
+            if not view.space.may_spill(self._node.ship):
+                return
+            candidates = [item for item in view.here if item.name != in_hand]
             try:
-                spill.require_place(self._node.spill, self._node.cdc_raw)
-                for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, while_=self._is_tight):
+                if (error := spill.trouble(self._node.spill, self._node.cdc_raw)) is not None:
+                    raise error
+                spill.note_place(self._node.state, self._node.spill)
+                for moved in spill.put_aside(self._node.cdc_raw, self._node.spill, candidates, lambda moved: self._helps(view, moved)):
                     self._put_aside.add(moved.name)
                     self.metrics.put_aside()
                     self._log.warning("put aside", segment=moved.name, spill=str(self._node.spill))
-            except ShipError as error:
+            except WritetimeError as error:
                 self._log.error("not put aside", **error.as_dict())
 
     def _finish_moves(self, view: View) -> bool:
@@ -361,17 +383,19 @@ class Agent:
         for item in view.here:
             try:
                 with self._moving:
-                    if spill.is_owed(self._node.spill, item):
-                        spill.follow(self._node.cdc_raw, self._node.spill, item)
+                    if (aside := spill.owner(view.spills, item)) is not None:
+                        spill.follow(self._node.cdc_raw, aside, item)
                         moved = True
             except ShipError as error:
                 self._log.error("not put aside", **error.as_dict())
         return moved
 
-    def _is_tight(self) -> bool:
-        """Whether a spill helps: not where the disk itself is full, which a node that goes on writing would fill to the brim."""
-        ship, space = self._node.ship, self._see().space
-        return space.share >= ship.alarm_at and space.free >= ship.disk_reserve
+    def _helps(self, view: View, moved: int) -> bool:
+        """Whether a spill still helps, after so many bytes: not where the disk itself is full, which a node that goes on writing would
+        fill to the brim. By arithmetic and a look at the disk: a folder of thousands of files is not listed for each of them."""
+        self.pulse.beat()
+        space = guard.measure(self._node.cdc_raw, (), view.space.limit)
+        return replace(view.space, used=view.space.used - moved, free=space.free).may_spill(self._node.ship)
 
     def _fill(self, result: Round) -> None:
         """Have the node finish the segment that it writes to, if that is wanted and due. A busy node, that finishes them by itself, is
@@ -635,7 +659,8 @@ class Agent:
         assert item.segment is not None
         try:
             with self._moving:
-                owed = folder == self._node.cdc_raw and spill.is_owed(self._node.spill, item)
+                spills, _ = spill.places(self._node.state, self._node.spill)
+                owed = folder == self._node.cdc_raw and spill.owner(spills, item) is not None
                 if not owed and not upload.is_there(folder / item.segment.filename):
                     upload.remove(folder / item.name)
         except ShipError as error:
@@ -646,8 +671,8 @@ class Agent:
     def _unreadable(self, view: View) -> list[WritetimeError]:
         """Segments whose idx cannot be read: nobody can say whether they are finished, and each round fails until somebody has looked."""
         found: list[WritetimeError] = []
-        for folder, items in ((self._node.cdc_raw, view.here), (self._node.spill, view.aside)):
-            for item in (item for item in items if item.state is State.UNREADABLE):
+        for folder, item in [*((self._node.cdc_raw, item) for item in view.here), *view.aside]:
+            if item.state is State.UNREADABLE:
                 error = ShipError(
                     item.reason,
                     operation="ship a segment",

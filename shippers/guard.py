@@ -22,6 +22,9 @@ from writetime.errors import ShipError
 
 _DEFAULT_SPACE = 4 << 30
 _DEFAULT_SHARE_OF_DISK = 8
+_LEAST_FREE = 1 << 30
+_SHARE_LEFT = 0.15
+"""Of the disk, which is left to the database unless the configuration says otherwise: a compaction needs room too."""
 _STEP_SECONDS = 1.0
 
 
@@ -37,12 +40,13 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room in bytes: `used` of `limit` by segments in cdc_raw, the largest of them with `segment`, and `free` on the disk."""
+    """Room in bytes: `used` of `limit` by segments in cdc_raw, the largest of them with `segment`, and `free` of `total` on the disk."""
 
     used: int
     limit: int
     segment: int
     free: int
+    total: int = 0
 
     @property
     def share(self) -> float:
@@ -50,11 +54,18 @@ class Space:
         return self.used / max(1, self.limit - self.segment)
 
     def level(self, config: ShipConfig) -> Level:
-        if self.share >= config.alarm_at or self.free < config.disk_reserve:
+        reserve: int = _LEAST_FREE if config.disk_reserve is None else config.disk_reserve
+        if self.share >= config.alarm_at or self.free < reserve:
             return Level.ALARM
-        if self.share >= config.warn_at or self.free < 2 * config.disk_reserve:
+        if self.share >= config.warn_at or self.free < 2 * reserve:
             return Level.WARN
         return Level.OK
+
+    def may_spill(self, config: ShipConfig) -> bool:
+        """Whether moving segments out of cdc_raw helps, and the disk has room for those that the node then goes on to write."""
+        default = max(_LEAST_FREE, int(self.total * _SHARE_LEFT))
+        reserve: int = default if config.disk_reserve is None else config.disk_reserve
+        return self.share >= config.alarm_at and self.free >= reserve
 
 
 def measure(folder: Path, found: Iterable[Found], limit: int | None) -> Space:
@@ -65,7 +76,7 @@ def measure(folder: Path, found: Iterable[Found], limit: int | None) -> Space:
         raise ShipError(f"cannot be measured: {error.strerror}", operation="look at the disk", obj=str(folder)) from error
     sizes = [item.size for item in found]
     allowed = limit or min(_DEFAULT_SPACE, disk.total // _DEFAULT_SHARE_OF_DISK)
-    return Space(sum(sizes), allowed, max(sizes, default=0), disk.free)
+    return Space(sum(sizes), allowed, max(sizes, default=0), disk.free, disk.total)
 
 
 class Pace:

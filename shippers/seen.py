@@ -104,6 +104,11 @@ class Metrics:
         self._tail_shipped = gauge("tail_shipped_bytes", "How far they are shipped, likewise.")
         self._tail_lag = gauge("tail_lag_seconds", "Age of the last sync of those of which something synced is not shipped; 0 if all is.")
         self._level = gauge("space_level", "0: enough room, 1: warning, 2: alarm.")
+        self._can_spill = gauge("can_spill", "1 if segments can be spilled while the store is down; 0 if not, or if that is not wanted.")
+
+    def can_spill(self, can: bool) -> None:
+        """Whether the spill folder can be used."""
+        self._can_spill.set(can)
 
     def shipped(self, outcome: str, size: int, seconds: float) -> None:
         self._segments.labels(outcome).inc()

@@ -27,7 +27,7 @@ def status(config: PipelineConfig) -> dict[str, Any]:
     wanted = node.require_node(config)
     last = seen.noted(wanted.state / seen.NOTE)
     view = View.of(wanted, wanted.ship.cdc_total_space or last.get("limit"))
-    sight = view.sight
+    sight, aside = view.sight, [item for _, item in view.aside]
     return {
         "at": sight.at,
         "cdc_raw": str(wanted.cdc_raw),
@@ -39,7 +39,7 @@ def status(config: PipelineConfig) -> dict[str, Any]:
         "disk_free": sight.free,
         "lag_seconds": sight.lag,
         "lag_bytes": sight.to_ship_bytes,
-        "files": [_file(item, where) for where, items in (("cdc_raw", view.here), ("aside", view.aside)) for item in items],
+        "files": [_file(item, where) for where, items in (("cdc_raw", view.here), ("aside", aside)) for item in items],
         "shipper": {"pid": last.get("pid"), "looked_at": last.get("at"), "failed": last.get("failed", []), "tails": last.get("tails", [])}
         if last
         else None,
@@ -52,10 +52,10 @@ def dry_run(config: PipelineConfig, store: Store, link: node.Link | None) -> lis
     view = View.of(wanted, wanted.ship.cdc_total_space)
     facts = node.merge(config, _told(link), node.recall(node.notes_file(wanted)))
     plans = []
-    for folder, where, items in ((wanted.spill, "aside", view.aside), (wanted.cdc_raw, "cdc_raw", view.here)):
-        for item in items:
-            ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
-            plans.append(_file(item, where) | {"object": ref and ref.incoming, "action": _action(store, folder, item, ref)})
+    for folder, item in [*view.aside, *((wanted.cdc_raw, item) for item in view.here)]:
+        ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
+        where = "cdc_raw" if folder == wanted.cdc_raw else "aside"
+        plans.append(_file(item, where) | {"object": ref and ref.incoming, "action": _action(store, folder, item, ref)})
     return plans
 
 

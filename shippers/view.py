@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from shippers import after_crash, guard, seen, spill
@@ -12,6 +13,7 @@ from shippers.folder import Found, State, classify, look
 from shippers.guard import Level, Space
 from shippers.node import answers
 from writetime.config import NodeConfig
+from writetime.errors import ShipError
 
 OURS = (State.COMPLETED, State.AFTER_CRASH)
 """To be shipped and deleted."""
@@ -21,14 +23,17 @@ THE_NODES = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`here` lies in cdc_raw, `aside` in the spill folder; of `unclear` it cannot be told whether the node still writes to it."""
+    """`here` lies in cdc_raw, `aside` in a spill folder, each with its folder; of `unclear` nobody can say whether the node still writes
+    to it. `spills` are all folders in which something may lie aside; `lost` says which others cannot be read."""
 
     at: float
     here: list[Found]
-    aside: list[Found]
+    aside: list[tuple[Path, Found]]
     unclear: list[Found]
     space: Space
     level: Level
+    spills: list[Path]
+    lost: list[ShipError]
 
     @classmethod
     def of(cls, node: NodeConfig, limit: int | None, *, drain: bool = False) -> Self:
@@ -44,7 +49,13 @@ class View:
         else:
             found, unclear = after_crash.settle(node.cdc_raw, found, now=now, patience=patience)
         space = guard.measure(node.cdc_raw, found, limit)
-        return cls(now, found, spill.spilled(node.spill), unclear, space, space.level(node.ship))
+        spills, lost = spill.places(node.state, node.spill)
+        return cls(now, found, spill.spilled(spills), unclear, space, space.level(node.ship), spills, lost)
+
+    @property
+    def all(self) -> list[Found]:
+        """What lies in cdc_raw, then what lies aside."""
+        return self.here + [item for _, item in self.aside]
 
     def count(self, states: Collection[State]) -> int:
         """How many files of cdc_raw are in one of those states."""
@@ -53,7 +64,7 @@ class View:
     @property
     def sight(self) -> seen.Sight:
         """The same in numbers."""
-        aside = [item for item in self.aside if item.state in OURS]
+        aside = [item for _, item in self.aside if item.state in OURS]
         ours = [item for item in self.here if item.state in OURS] + aside
         return seen.Sight(
             at=self.at,

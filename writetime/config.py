@@ -550,21 +550,24 @@ class ShipConfig(_Model):
     alarm_at: float = Field(
         default=0.8, gt=0, le=1, description="Share in use from which on it is an alarm, and files are spilled if that is wanted."
     )
-    disk_reserve: ByteSize = Field(
-        default=ByteSize(1 << 30),
-        description="Free bytes on the disk of cdc_raw below which it is an alarm; below twice as many, a warning. Never spilled into.",
+    disk_reserve: ByteSize | None = Field(
+        default=None,
+        description="Free bytes on the disk of cdc_raw below which it is an alarm, and nothing is spilled; below twice as many, a warning. "
+        "Default: 1 GiB for both, but nothing is spilled into the last 15 % of the disk.",
     )
     rate: ByteSize | None = Field(
         default=None, gt=0, description="Bytes a second, on average over some segments, that are shipped at most while there is space."
     )
     when_store_is_down: Literal["keep", "spill"] = Field(
-        default="keep",
-        description="What becomes of completed segments at an alarm while the store is down. keep: they stay, and Cassandra refuses "
-        "CDC writes once its space is full. spill: they are renamed into spill_dir, which frees cdc_total_space without a copy, and are "
-        "shipped from there. Neither deletes anything.",
+        default="spill",
+        description="What becomes of completed segments at an alarm while the store is down. spill: they are renamed into spill_dir, which "
+        "frees cdc_total_space without a copy, and are shipped from there; once disk_reserve is reached, Cassandra refuses CDC writes. "
+        "keep: they stay, and it does so when cdc_total_space is full. Neither deletes anything.",
     )
     spill_dir: Path | None = Field(
-        default=None, description="Folder on the file system of cdc_raw, outside of it; default: `spill` in the shipper's state_dir."
+        default=None,
+        description="Folder on the file system and mount of cdc_raw, outside of it; default: `spill` in the shipper's state_dir. If it is "
+        "changed, what lies in the earlier one is shipped from there.",
     )
     after_crash_seconds: float = Field(
         default=300.0,
