@@ -30,6 +30,7 @@ import structlog
 import tenacity
 
 from shippers import guard, node, report, schema_snapshot, seen, spill, truncations, upload
+from shippers.cdc_settings import SettingsMonitor
 from shippers.folder import Found, State
 from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
@@ -110,7 +111,7 @@ class Agent:
         self._truncations = truncations.Shipped.recall(self._node.state)
         self._reported: set[str] = set()
         self._limit: int | None = self._node.ship.cdc_total_space
-        self._limit_asked = False
+        self._settings = SettingsMonitor(self._log)
         self._level = Level.OK
         self._view: View | None = None
         self._reported_last = report.Reported.recall(self._node.state)
@@ -170,7 +171,7 @@ class Agent:
     def round(self, *, drain: bool = False) -> Round:
         """One look at the folder. Raises only what concerns the folder or the node as a whole."""
         self.pulse.beat()
-        self._ask_limit()
+        self._ask_settings()
         with self._moving:
             self._put_aside.clear()
         view = self._see(drain=drain)
@@ -294,7 +295,9 @@ class Agent:
         now = datetime.now(UTC)
         if result.unanswered or self._view is None:
             return
-        due, document = report.about(facts, self._view.space, self._level, self._view.sight, self._tails, now)
+        # While the node is down its last answer counts, also that to an earlier run.
+        settings = self._settings.known or self._reported_last.settings
+        due, document = report.about(facts, self._view.space, self._level, self._view.sight, self._tails, settings, now)
         if not self._reported_last.is_due(due):
             return
         try:
@@ -423,14 +426,14 @@ class Agent:
         self.pulse.beat()
         return self._stop.is_set()
 
-    def _ask_limit(self) -> None:
-        """cdc_total_space of the node, where the configuration does not tell it: asked once a round until the node has answered."""
-        if self._limit is None and self._link is not None and not self._limit_asked:
-            try:
-                self._limit = self._link.cdc_total_space()
-                self._limit_asked = True
-            except ShipError as error:
-                self._log.warning("the node did not tell its cdc_total_space", **error.as_dict())
+    def _ask_settings(self) -> None:
+        """The node's own settings, if it is time; its cdc_total_space counts where the configuration has none."""
+        if self._link is None:
+            return
+        self._settings.refresh(self._link.settings)
+        if (found := self._settings.known) is not None:
+            self.metrics.saw_settings(found)
+            self._limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
     def _note(self, result: Round) -> None:
         """Tell the outcome to `--status`; that it cannot be written down stops nothing."""
@@ -469,6 +472,8 @@ class Agent:
         facts = node.merge(self._config, told, recalled, unanswered=unanswered)
         # Of the two the notes may be the older: they cannot always be written.
         before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
+        if told and before != facts.host_id:
+            self._settings.forget()
         if told and before != facts.host_id and facts.host_id not in self._reported:
             self._reported.add(facts.host_id)
             hint = "Drain a node before it is wiped."

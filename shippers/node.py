@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -17,17 +16,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from shippers.cdc_settings import take_settings
 from shippers.filler import fill
 from shippers.schema_snapshot import plain, schema_version, take_snapshot
 from shippers.truncations import take_truncations
 from writetime import names
+from writetime.cdc_settings import CdcSettings
 from writetime.config import FillerConfig, NodeConfig, PipelineConfig
 from writetime.errors import ConfigError, ShipError
 
 T = TypeVar("T")
 
-_SIZE = re.compile(r"(\d+)\s?(B|KiB|MiB|GiB)")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _CONNECT_SECONDS = 10.0
 _REQUEST_SECONDS = 30.0
 
@@ -81,9 +80,9 @@ class Link:
         """What the node records of its TRUNCATEs; see shippers.truncations."""
         return self._ask("ask the node for its truncation records", take_truncations)
 
-    def cdc_total_space(self) -> int | None:
-        """The node's limit for cdc_raw in bytes; None if it does not tell (Cassandra before 4.0)."""
-        return self._ask("ask the node for cdc_total_space", _cdc_total_space)
+    def settings(self) -> CdcSettings:
+        """The node's settings of CDC; see shippers.cdc_settings."""
+        return self._ask("read the node's CDC settings", take_settings)
 
     def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
         """Fill a segment; bytes written. See shippers.filler."""
@@ -255,26 +254,6 @@ def _facts(session: Any) -> dict[str, Any]:
         "release_version": release,
         "tokens": sorted(plain(tokens or []), key=int),
     }
-
-
-def _cdc_total_space(session: Any) -> int | None:
-    """4.0 tells MiB under `…_in_mb`; from 4.1 on the value carries its unit, and the old name may be there too. 3.11 has no such table."""
-    from cassandra import InvalidRequest
-
-    for setting, unit in (("cdc_total_space", ""), ("cdc_total_space_in_mb", "MiB")):
-        try:
-            row = session.execute("SELECT value FROM system_views.settings WHERE name = %s", (setting,)).one()
-        except InvalidRequest:
-            return None
-        if row is not None and row[0]:
-            return size_of(f"{row[0]}{unit}")
-    return None
-
-
-def size_of(text: str) -> int | None:
-    """Bytes of a size as Cassandra writes it (`4096MiB`); None if it is none, or 0, which stands for the default."""
-    match = _SIZE.fullmatch(text)
-    return int(match[1]) * _UNITS[match[2]] or None if match else None
 
 
 def _tls(config: NodeConfig) -> ssl.SSLContext | None:

@@ -2,14 +2,15 @@
 
     nodes/<cluster>/<dc>/<node>/<utc time>-<crc32c>.json
     {"at": "2026-05-04T12:05:01+00:00", "host_id": …, "address": …, "release_version": …, "tokens": [decimal text, …],
+     "settings": {"cdc_enabled": true, "cdc_block_writes": true, …},
      "space": {"level": "alarm", "used": bytes, "limit": bytes, "share": 0.92, "disk_free": bytes},
      "log": {"to_ship": segments, "to_ship_bytes": bytes, "oldest": s since the epoch or null, "spilled": segments,
              "growing": [{"segment": …, "synced": bytes, "written": s since the epoch, "shipped": bytes or null}, …]}}
 
-Strategy: an object is created and never overwritten, at most one in `GAP`: at once when the identity of the node or the level of its space
-changes, every `EVERY` while its log moves, every `AGAIN` while nothing does. What was written last is noted in the shipper's own
-folder, so that a shipper run by cron keeps to that too; without the note it is written once more. Jobs remove all but the latest. Whether
-the store is asked at all is the agent's business.
+Strategy: an object is created and never overwritten, at most one in `GAP`: at once when the identity of the node, its settings or the
+level of its space change, every `EVERY` while its log moves, every `AGAIN` while nothing does. What was written last is noted in the
+shipper's own folder, so that a shipper run by cron keeps to that too; without the note it is written once more. Jobs remove all but the
+latest. Whether the store is asked at all is the agent's business.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from shippers.guard import Level, Space
 from shippers.node import NodeFacts
 from shippers.seen import Sight, TailSeen
 from writetime import names
+from writetime.cdc_settings import CdcSettings
 from writetime.errors import PreconditionFailed
 from writetime.store import Store
 from writetime.store.checksum import crc32c
@@ -38,18 +40,21 @@ AGAIN: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What was written last: checksums of what is said of the node and of its log, and when; nothing, long ago, if nothing ever was."""
+    """What was written last: checksums of what is said of the node and of its log, when, and the node's settings as far as they were
+    known; nothing, long ago, if nothing ever was."""
 
     node: str = ""
     log: str = ""
     at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    settings: CdcSettings | None = None
 
     @classmethod
     def recall(cls, folder: Path) -> Reported:
         """By the note in the shipper's folder; nothing if there is none that can be read."""
         try:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-            return cls(str(noted["node"]), str(noted["log"]), datetime.fromisoformat(noted["at"]).astimezone(UTC))
+            settings = CdcSettings.parse(noted["settings"]) if noted.get("settings") else None
+            return cls(str(noted["node"]), str(noted["log"]), datetime.fromisoformat(noted["at"]).astimezone(UTC), settings)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls()
 
@@ -62,10 +67,18 @@ class Reported:
 
 
 def about(
-    facts: NodeFacts, space: Space, level: Level, sight: Sight, tails: Sequence[TailSeen], now: datetime
+    facts: NodeFacts,
+    space: Space,
+    level: Level,
+    sight: Sight,
+    tails: Sequence[TailSeen],
+    settings: CdcSettings | None,
+    now: datetime,
 ) -> tuple[Reported, dict[str, Any]]:
     """The status at `now`: what identifies it, and the document."""
-    node = {key: value for key, value in asdict(facts).items() if value is not None}
+    node: dict[str, Any] = {key: value for key, value in asdict(facts).items() if value is not None}
+    if settings is not None and (known_settings := settings.to_document()):
+        node["settings"] = known_settings
     room = {"used": space.used, "limit": space.limit, "share": round(space.share, 4), "disk_free": space.free}
     log = {
         "to_ship": sight.to_ship,
@@ -75,7 +88,7 @@ def about(
         "growing": [asdict(tail) for tail in tails],
     }
     # The room that is left changes all the time; on its level depends whether somebody is called.
-    known = Reported(_checksum([node, level.text, space.limit]), _checksum([log, space.used]), now)
+    known = Reported(_checksum([node, level.text, space.limit]), _checksum([log, space.used]), now, settings)
     return known, {"at": now.isoformat(timespec="seconds"), **node, "space": {"level": level.text, **room}, "log": log}
 
 
@@ -92,7 +105,9 @@ def report(store: Store, node: names.NodeName, document: dict[str, Any], now: da
 def note(folder: Path, reported: Reported) -> None:
     """Keep what was written for the next start. OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / NOTE).write_text(json.dumps({**asdict(reported), "at": reported.at.isoformat()}), encoding="utf-8")
+    settings = None if reported.settings is None else reported.settings.to_document()
+    noted = {"node": reported.node, "log": reported.log, "at": reported.at.isoformat(), "settings": settings}
+    (folder / NOTE).write_text(json.dumps(noted), encoding="utf-8")
 
 
 def _checksum(value: object) -> str:

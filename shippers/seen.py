@@ -24,6 +24,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from shippers import systemd
+from writetime.cdc_settings import CdcSettings
 
 NOTE = "status.json"
 STILL_ALIVE_SECONDS = 900.0
@@ -105,6 +106,9 @@ class Metrics:
         self._tail_lag = gauge("tail_lag_seconds", "Age of the last sync of those of which something synced is not shipped; 0 if all is.")
         self._level = gauge("space_level", "0: enough room, 1: warning, 2: alarm.")
         self._can_spill = gauge("can_spill", "1 if segments can be spilled while the store is down; 0 if not, or if that is not wanted.")
+        self._unsafe = gauge(
+            "unsafe_setting", "1: by this setting the node drops captured writes without an error; 0: it does not.", "setting"
+        )
 
     def can_spill(self, can: bool) -> None:
         """Whether the spill folder can be used."""
@@ -139,11 +143,18 @@ class Metrics:
             gauge.set(sight.lag if name == "lag_seconds" else getattr(sight, name) or 0)
         self._level.set({"ok": 0, "warn": 1, "alarm": 2}[sight.level])
 
+    def saw_settings(self, settings: CdcSettings) -> None:
+        """A sample for each setting that the node shows: of what is not known nothing is claimed."""
+        unsafe = {each.name for each in settings.unsafe()}
+        for name in CdcSettings.CHECKED:
+            if getattr(settings, name) is not None:
+                self._unsafe.labels(name).set(name in unsafe)
+
     def _counter(self, name: str, about: str, *labels: str) -> Any:
         return Counter(f"writetime_ship_{name}", about, labels, registry=self.registry)
 
-    def _gauge(self, name: str, about: str) -> Any:
-        return Gauge(f"writetime_ship_{name}", about, registry=self.registry)
+    def _gauge(self, name: str, about: str, *labels: str) -> Any:
+        return Gauge(f"writetime_ship_{name}", about, labels, registry=self.registry)
 
 
 class Pulse:

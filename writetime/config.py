@@ -463,6 +463,11 @@ class WatchConfig(_Model):
     space: Literal["warn", "alarm"] | None = Field(
         default="warn", description="From which level of a node's space on (`node.ship.warn_at`, `alarm_at`); null: not looked at."
     )
+    settings: bool = Field(
+        default=True,
+        description="Whether it is red for nodes whose own settings make Cassandra drop captured writes (`cdc_enabled: false`, "
+        "`cdc_block_writes: false`).",
+    )
     stuck_minutes: float | None = Field(default=30, gt=0, description="Minutes that a batch may be open; null: not looked at.")
     backlog_segments: int | None = Field(
         default=2000, ge=1, le=2000, description="Segments that may wait in the bucket; null: not looked at."

@@ -15,6 +15,7 @@ from shippers.seen import Sight
 from tests.store.memory import MemoryStore
 from writetime import names
 from writetime.batch.node_facts import NodeSpace, read_facts
+from writetime.cdc_settings import CdcSettings
 from writetime.status.batches import Batches
 from writetime.status.nodes import ring
 
@@ -47,7 +48,15 @@ def test_the_newest_counts_by_the_clock_of_the_store() -> None:
 
 @pytest.mark.parametrize(
     "news",
-    [{"space": 7}, {"space": {}}, {"space": {**STATUS["space"], "used": -1}}, {"at": "x"}, {"host_id": "h"}, {"tokens": 1}],
+    [
+        {"space": 7},
+        {"space": {}},
+        {"space": {**STATUS["space"], "used": -1}},
+        {"at": "x"},
+        {"host_id": "h"},
+        {"tokens": 1},
+        {"settings": 7},
+    ],
     ids=lambda news: next(iter(news)),
 )
 def test_nonsense_is_passed_over(news: dict[str, Any]) -> None:
@@ -69,11 +78,12 @@ def test_what_a_shipper_writes_is_what_the_status_shows() -> None:
     store, now = MemoryStore(), datetime.now(UTC)
     facts = Facts(NODE.cluster, NODE.datacenter, NODE.host_id, address="10.0.0.1", rack="r1", release_version="4.1.10", tokens=["1"])
     sight = Sight(0.0, "alarm", 9, 10, 0.9, 3, 0, 0, None, 0, 0, 0, 0)
-    _, document = report.about(facts, Space(9, 10, 0, 3), Level.ALARM, sight, [], now)
+    _, document = report.about(facts, Space(9, 10, 0, 3), Level.ALARM, sight, [], CdcSettings(cdc_block_writes=False), now)
     name = report.report(store, NODE, document, now)
     assert names.NodeName.of_facts(name) == NODE
     (node,) = ring(Batches(store, NODE.cluster), now=now).nodes
     assert (node.address, node.rack, node.release, node.tokens) == ("10.0.0.1", "r1", "4.1.10", 1)
     assert node.space is not None
     assert (node.space.level, node.space.used, node.space.limit) == ("alarm", 9, 10)
+    assert [setting.name for setting in node.unsafe] == ["cdc_block_writes"]
     assert ring(Batches(store, NODE.cluster), now=now + timedelta(days=3)).nodes[0].space is None

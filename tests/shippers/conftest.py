@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from shippers.agent import Agent
+from writetime.cdc_settings import CdcSettings
 from writetime.config import ClusterConfig, FillerConfig, NodeConfig, PipelineConfig
 from writetime.errors import ShipError
 from writetime.names import NodeName, SegmentName, SegmentRef
@@ -55,6 +56,7 @@ class FakeLink:
     version: str = "v1"
     down: bool = False
     space: int | None = None
+    block_writes: bool | None = True
     truncated: list[dict[str, Any]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     introduced: bool = False
@@ -94,9 +96,9 @@ class FakeLink:
     def truncations(self) -> list[dict[str, Any]]:
         return list(self._answer("truncations", self.truncated))
 
-    def cdc_total_space(self) -> int | None:
-        space: int | None = self._answer("cdc_total_space", self.space)
-        return space
+    def settings(self) -> CdcSettings:
+        found = CdcSettings(cdc_enabled=True, cdc_block_writes=self.block_writes, cdc_total_space=self.space)
+        return CdcSettings.parse(self._answer("settings", found.to_document()))
 
     def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
         return int(self._answer("fill", 0 if stopped() else config.segment_size))

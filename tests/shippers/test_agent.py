@@ -191,13 +191,13 @@ def test_the_loop_survives_a_defect(store: LocalStore, folder: Folder, agent_ove
     folder.segment(1)
     rounds = []
 
-    def ask_limit() -> None:
+    def ask_settings() -> None:
         rounds.append(1)
         if len(rounds) == 1:
             raise RuntimeError("nobody foresaw this")
         stop.set()
 
-    monkeypatch.setattr(agent, "_ask_limit", ask_limit)
+    monkeypatch.setattr(agent, "_ask_settings", ask_settings)
     with capture_logs() as logs:
         agent.run(Mode.SERVICE)
     (line,) = [each for each in logs if each["event"] == "round failed unexpectedly"]

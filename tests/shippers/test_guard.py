@@ -18,7 +18,6 @@ from shippers import guard, spill, upload
 from shippers.agent import Agent, Mode
 from shippers.folder import Found, State
 from shippers.guard import Level, Pace, Space
-from shippers.node import size_of
 from shippers.upload import Outcome
 from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
@@ -85,14 +84,7 @@ def test_measuring(tmp_path: Path) -> None:
         guard.measure(tmp_path / "nowhere", found, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("4096MiB", 4 * GIB), ("4GiB", 4 * GIB), ("512 B", 512), ("0MiB", None), ("", None), ("many", None)]
-)
-def test_sizes_as_cassandra_writes_them(text: str, size: int | None) -> None:
-    assert size_of(text) == size
-
-
-def test_the_limit_is_asked_of_the_node_once(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+def test_the_limit_is_asked_of_the_node(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
     link = FakeLink(space=1000, down=True)
     agent = agent_over(store, link=link)
     folder.segment(1, b"x" * 100, idx=None)
@@ -102,7 +94,7 @@ def test_the_limit_is_asked_of_the_node_once(store: LocalStore, folder: Folder, 
         agent.round()
         agent.round()
     assert agent.metrics.registry.get_sample_value("writetime_ship_cdc_limit_bytes") == 1000
-    assert link.asked.count("cdc_total_space") == 2, "once a round, until it has answered"
+    assert link.asked.count("settings") == 2, "once a round, until it has answered"
     assert not [log for log in logs if log["log_level"] == "warning"]
     own = agent_over(store, link=link, config=ship(settings, cdc_total_space="2KiB"))
     own.round()

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import InvalidRequest
 
 from shippers import node
 from shippers.node import Link, NodeFacts, merge
@@ -86,34 +85,6 @@ def test_notes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ShipError, match=r"node\.state_dir"):
         node.remember(tmp_path / "file" / "node.json", facts)
-
-
-class Settings:
-    """A session whose node has these settings; None: it has no such table."""
-
-    def __init__(self, settings: dict[str, str] | None) -> None:
-        self.settings = settings
-
-    def execute(self, _: str, parameters: tuple[str]) -> Any:
-        if self.settings is None:
-            raise InvalidRequest("keyspace system_views does not exist")
-        value = self.settings.get(parameters[0])
-        return SimpleNamespace(one=lambda: None if value is None else (value,))
-
-
-@pytest.mark.parametrize(
-    ("settings", "space"),
-    [
-        ({"cdc_total_space": "4096MiB"}, 4 << 30),
-        ({"cdc_total_space": "4096MiB", "cdc_total_space_in_mb": "4096"}, 4 << 30),
-        ({"cdc_total_space_in_mb": "512"}, 512 << 20),
-        ({"cdc_total_space_in_mb": "0"}, None),
-        ({}, None),
-        (None, None),
-    ],
-)
-def test_the_space_as_each_version_tells_it(settings: dict[str, str] | None, space: int | None) -> None:
-    assert node._cdc_total_space(Settings(settings)) == space
 
 
 def test_a_node_that_does_not_answer(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from shippers.folder import State, classify, look
 from shippers.node import Link
 from shippers.upload import Outcome
 from shippers.writer import nobody_writes
-from tests.ring.cassandra import Ring
+from tests.ring.cassandra import VERSIONS, Ring
 from writetime import names, parts
+from writetime.cdc_settings import CdcSettings
 from writetime.config import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ConfigError, ShipError
 from writetime.names import SegmentRef
@@ -182,6 +183,23 @@ def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link
     session.execute(insert, ("t", 0, "the node goes on"))
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_settings_of_cdc_as_each_version_shows_them(version: str, tmp_path: Path) -> None:
+    set_here = {"cdc_total_space_in_mb": 512, "commitlog_sync_period_in_ms": 2000}
+    # 4.0 has no such setting: it always refuses writes when the space is full.
+    set_here |= {} if version.startswith("4.0") else {"cdc_block_writes": False}
+    with Ring(tmp_path, version=version, heap="512M", settings=set_here) as ring:
+        node = ring.nodes[0]
+        with Link(NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port)) as link:
+            assert link.settings() == CdcSettings(
+                cdc_enabled=True,
+                cdc_block_writes=None if version.startswith("4.0") else False,
+                cdc_total_space=512 << 20,
+                commitlog_sync="periodic",
+                commitlog_sync_ms=2000,
+            )
+
+
 def test_a_node_that_is_killed_and_comes_back(tmp_path: Path) -> None:
     """What the shipper relies on: the kernel knows whether the node writes, and a replay completes with the file's length."""
     with Ring(tmp_path, segment_mb=1, heap="512M") as ring:
@@ -190,7 +208,7 @@ def test_a_node_that_is_killed_and_comes_back(tmp_path: Path) -> None:
         session.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
         session.execute("CREATE TABLE k.t (p int PRIMARY KEY, v text) WITH cdc = true")
         with Link(NodeConfig(cdc_raw=node.cdc_raw, address=node.address, port=node.port)) as link:
-            assert link.cdc_total_space() == 1 << 30
+            assert link.settings().cdc_total_space == 1 << 30
         insert = session.prepare("INSERT INTO k.t (p, v) VALUES (?, ?)")
         deadline = time.monotonic() + 60
         while not (growing := in_state(node.cdc_raw, State.GROWING)):

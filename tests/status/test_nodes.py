@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.status import bucket
 from tests.store.memory import MemoryStore
 from writetime import names
@@ -132,4 +134,39 @@ def test_space_is_shown_as_text_and_as_document(batches: Batches) -> None:
     batches.store.put(names.node_space(bucket.NODES[0], now, "alarm"), json.dumps(told).encode())
     assert "short of space (alarm): 10.0.0.1, 95% of what cdc_raw may hold" in as_text(batches, 5)
     first = as_document(batches, 5)["nodes"][0]
-    assert first["space"] == {**told, "at": now.isoformat()}
+    assert first["space"] == {**told, "at": now.isoformat(), "settings": {}}
+
+
+def test_a_node_that_drops_captured_writes_is_named() -> None:
+    batches, now = Batches(MemoryStore(), bucket.CLUSTER), datetime.now(UTC)
+    space = {"at": now.isoformat(), "level": "ok", "used": 9, "limit": 100, "share": 0.09, "disk_free": 7}
+    settings = {"cdc_enabled": True, "cdc_block_writes": False, "commitlog_sync": "periodic", "of_a_later_release": [1]}
+    batches.store.put(names.node_space(bucket.NODES[0], now, "ok"), json.dumps({**space, "settings": settings}).encode())
+    batches.store.put(names.node_space(bucket.NODES[1], now, "ok"), json.dumps(space).encode())
+    (line,) = [line for line in as_text(batches, 5).splitlines() if line.startswith("drops captured writes")]
+    assert line.startswith(
+        f"drops captured writes: {bucket.NODES[0].host_id}: cdc_block_writes is false: when cdc_raw is full, Cassandra deletes"
+    )
+    first = as_document(batches, 5)["nodes"][0]
+    assert first["space"]["settings"] == {"cdc_enabled": True, "cdc_block_writes": False, "commitlog_sync": "periodic"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        "cdc",
+        {"cdc_enabled": "false"},
+        {"cdc_block_writes": 0},
+        {"cdc_total_space": -1},
+        {"commitlog_sync": "x" * 99},
+        {"commitlog_sync_ms": 1.5},
+    ],
+)
+def test_settings_that_make_no_sense_are_passed_over_and_listed(settings: object) -> None:
+    batches, now = Batches(MemoryStore(), bucket.CLUSTER), datetime.now(UTC)
+    space = {"at": now.isoformat(), "level": "alarm", "used": 9, "limit": 100, "share": 0.09, "disk_free": 7, "settings": settings}
+    name = names.node_space(bucket.NODES[0], now, "alarm")
+    batches.store.put(name, json.dumps(space).encode())
+    assert all(node.space is None for node in ring(batches).nodes)
+    assert name in [each["object"] for each in as_document(batches, 5)["ignored"]]

@@ -18,7 +18,7 @@ from writetime.status import nodes
 from writetime.status.batches import Batches
 from writetime.status.watch import Trouble, watch
 
-NONE = WatchConfig(late_minutes=None, space=None, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
+NONE = WatchConfig(late_minutes=None, space=None, settings=False, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
 HOUR = timedelta(hours=1)
 
 
@@ -108,6 +108,23 @@ def test_a_node_is_short_of_space(store: MemoryStore) -> None:
     (found,) = seen(store, limits(space="alarm"))
     for part in ("(dc1)", "alarm (2026-05-04 12:50Z): 90% of what cdc_raw may hold", "3.0 GiB", "Delete no segment by hand"):
         assert part in found.text
+    assert seen(store, NONE) == []
+
+
+def test_a_node_is_set_to_drop_captured_writes(store: MemoryStore) -> None:
+    at = bucket.minute(50)
+    for node, settings in ((0, {"cdc_enabled": True}), (1, {"cdc_enabled": False, "cdc_block_writes": False}), (2, {})):
+        space = {"at": at.isoformat(), "level": "ok", "used": 1, "limit": 100, "share": 0.01, "disk_free": 3 << 30}
+        document = json.dumps({**space, "settings": settings}).encode()
+        store.put(names.node_space(bucket.NODES[node], at, "ok"), document)
+    found = seen(store, limits(settings=True))
+    assert [trouble.key for trouble in found] == [
+        f"settings {bucket.NODES[1].path} cdc_enabled",
+        f"settings {bucket.NODES[1].path} cdc_block_writes",
+    ]
+    for part in (f"settings: node {bucket.NODES[1].host_id} (dc1", "Prod <1>", "cdc_block_writes is false", "JMX", "cdc_bootstrap"):
+        assert part in found[1].text
+    assert WatchConfig().settings
     assert seen(store, NONE) == []
 
 

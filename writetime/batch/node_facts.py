@@ -6,11 +6,12 @@ document a node, which has no room in it; it counts where there is nothing newer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from writetime import names, untrusted
+from writetime.cdc_settings import CdcSettings
 from writetime.store import ObjectInfo, Store
 from writetime.threads import at_once
 from writetime.untrusted import Untrusted
@@ -20,7 +21,8 @@ _TOKENS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class NodeSpace:
-    """What a shipper said last of its node's space. `level`: ok, warn or alarm; `share` of what may be in use; bytes."""
+    """What a shipper reported last of its node: its space (`level`: ok, warn or alarm; `share` of what may be in use; bytes), and its
+    settings as far as they are known."""
 
     at: datetime
     level: str
@@ -28,6 +30,7 @@ class NodeSpace:
     used: int
     limit: int
     disk_free: int
+    settings: CdcSettings = field(default_factory=CdcSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def _space(document: Mapping[str, Any]) -> NodeSpace | None:
         return None
     if not isinstance(space, dict):
         raise Untrusted("space is no object")
-    return parse_space({"at": document.get("at"), **space})
+    return parse_space({"at": document.get("at"), "settings": document.get("settings"), **space})
 
 
 def parse_space(space: Mapping[str, Any]) -> NodeSpace:
@@ -95,6 +98,7 @@ def parse_space(space: Mapping[str, Any]) -> NodeSpace:
         used=untrusted.integer(space.get("used"), "used"),
         limit=untrusted.integer(space.get("limit"), "limit"),
         disk_free=untrusted.integer(space.get("disk_free"), "disk_free"),
+        settings=CdcSettings.parse(space.get("settings")),
     )
 
 

@@ -19,6 +19,7 @@ from writetime.batch.asked import newest_answers
 from writetime.batch.conflicts import undecided
 from writetime.batch.documents import SegmentInput
 from writetime.batch.node_facts import NodeSpace, parse_space, read_facts
+from writetime.cdc_settings import UnsafeSetting
 from writetime.errors import NotASegment
 from writetime.join.reconcile import Policy, policy_of
 from writetime.status.batches import WINDOW, Batches, BatchFacts, taken_in
@@ -83,6 +84,11 @@ class NodeStatus:
             return _LATE_AFTER
         seconds = min(self.space.limit / self.rate / 2, _LATEST_LATE.total_seconds())
         return max(timedelta(seconds=seconds), _EARLIEST_LATE)
+
+    @property
+    def unsafe(self) -> list[UnsafeSetting]:
+        """Settings by which it drops captured writes; none if its settings are not known."""
+        return [] if self.space is None else list(self.space.settings.unsafe())
 
     def is_not_asked(self, now: datetime) -> bool:
         """Whether its TRUNCATEs are known from its segments only: its shipper cannot ask it, or has not for two days."""

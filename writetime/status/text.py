@@ -46,6 +46,7 @@ def as_text(batches: Batches, last: int) -> str:
         for node in found.nodes
         if node.space and node.space.level != "ok"
     ]
+    lines += [f"drops captured writes: {node.address or node.node.host_id}: {each}" for node in found.nodes for each in node.unsafe]
     lines += [
         f"TRUNCATEs of node {node.address or node.node.host_id} are known from its segments only: "
         + ("it was never asked" if node.answered is None else f"no answer since {node.answered:%Y-%m-%d %H:%M:%S}Z")
@@ -156,7 +157,7 @@ def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
     about = asdict(node)
     about.pop("node")
     if node.space is not None:
-        about["space"]["at"] = _iso(node.space.at)
+        about["space"] |= {"at": _iso(node.space.at), "settings": node.space.settings.to_document()}
     times = {name: _iso(about[name]) for name in ("newest", "oldest", "oldest_waiting", "answered")}
     age = None if node.newest is None else (now - node.newest).total_seconds()
     since = {"age": age, "late_after_seconds": node.late_after.total_seconds()}

@@ -1,5 +1,5 @@
-"""What is wrong with a pipeline while none of its tasks fails: nodes that are late or short of space, a batch that does not end, a
-backlog, events that stay.
+"""What is wrong with a pipeline while none of its tasks fails: nodes that are late, short of space or set to drop
+writes, a batch that does not end, a backlog, events that stay.
 
 Everything comes from the bucket, as for `writetime status`. The limits are those of the alert rules for Prometheus, for whoever has none.
 What a task fails for is not told here again: segments that wait for a person have their red squares.
@@ -32,8 +32,8 @@ def watch(batches: Batches, limits: WatchConfig, *, publishes: bool = True, now:
     """What is beyond the limits as of now. `publishes`: whether the pipeline sends its events anywhere."""
     found = ring_with_late_nodes(batches, now=now)
     unpublished = _unpublished(batches, limits) if publishes else ()
-    troubles = [*_late(found, limits), *_short(found, limits), *_in_conflict(found), *_stuck(batches, found, limits)]
-    return [*troubles, *_backlog(found, limits), *unpublished]
+    of_nodes = [*_late(found, limits), *_short(found, limits), *_unsafe(found, limits)]
+    return [*of_nodes, *_in_conflict(found), *_stuck(batches, found, limits), *_backlog(found, limits), *unpublished]
 
 
 def _late(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
@@ -58,6 +58,18 @@ def _short(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
                 f"space: node {_name(node)} of {found.cluster}: {space.level} ({space.at:%Y-%m-%d %H:%MZ}): {space.share:.0%} of what "
                 f"cdc_raw may hold is in use, {space.disk_free / 2**30:.1f} GiB of its disk are free. At 100% Cassandra refuses writes to "
                 "captured tables. Can its shipper keep up, and reach the store? Delete no segment by hand.",
+            )
+
+
+def _unsafe(found: RingStatus, limits: WatchConfig) -> Iterator[Trouble]:
+    if not limits.settings:
+        return
+    for node in found.nodes:
+        for setting in node.unsafe:
+            yield Trouble(
+                f"settings {node.node.path} {setting.name}",
+                f"settings: node {_name(node)} of {found.cluster}: {setting} Read the captured tables again with cdc_bootstrap if it was "
+                "like that for some time.",
             )
 
 

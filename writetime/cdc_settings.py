@@ -1,0 +1,96 @@
+"""A node's own settings of CDC, and which of them make Cassandra drop captured writes without an error.
+
+Strategy: one value in plain units, whatever the release calls a setting; None stands for "not known", and of what is not known nothing
+is claimed. A shipper asks its node (`shippers.cdc_settings`) and puts it into the node's status, where the jobs and the status
+read it again: so it is checked like all that nodes write. Knows neither CQL nor the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final, Self
+
+from writetime import untrusted
+from writetime.untrusted import Untrusted
+
+_MODE: Final = 32
+"""Characters of `commitlog_sync`: periodic, batch, group."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsafeSetting:
+    """A setting by which a node drops captured writes. `consequence`: what happens; `hint`: what to change."""
+
+    name: str
+    value: bool
+    consequence: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.name} is {str(self.value).lower()}: {self.consequence}. {self.hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class CdcSettings:
+    """As Cassandra names them in 4.1; None: not known.
+
+    `cdc_total_space` in bytes. `commitlog_sync_ms`: milliseconds between two syncs of the commit log, of the modes `periodic` and
+    `group`. Cassandra 4.0 has no `cdc_block_writes` (it always refuses writes when the space is full), 3.11 shows no settings."""
+
+    CHECKED: ClassVar = ("cdc_enabled", "cdc_block_writes")
+    """Those that `unsafe` looks at."""
+
+    cdc_enabled: bool | None = None
+    cdc_block_writes: bool | None = None
+    cdc_total_space: int | None = None
+    commitlog_sync: str | None = None
+    commitlog_sync_ms: int | None = None
+
+    @classmethod
+    def parse(cls, document: object) -> Self:
+        """Of a document's field: inverse of `to_document`. Keys of later releases are ignored. Raises Untrusted."""
+        if document is None:
+            return cls()
+        if not isinstance(document, Mapping):
+            raise Untrusted("settings are no JSON object")
+        return cls(
+            cdc_enabled=_flag(document, "cdc_enabled"),
+            cdc_block_writes=_flag(document, "cdc_block_writes"),
+            cdc_total_space=_number(document, "cdc_total_space"),
+            commitlog_sync=untrusted.text(document.get("commitlog_sync"), "commitlog_sync", longest=_MODE) or None,
+            commitlog_sync_ms=_number(document, "commitlog_sync_ms"),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """What is known, JSON-ready."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def unsafe(self) -> Iterator[UnsafeSetting]:
+        """The settings by which the node drops captured writes without an error."""
+        if self.cdc_enabled is False:
+            yield UnsafeSetting(
+                "cdc_enabled",
+                False,
+                "Cassandra accepts writes to captured tables and keeps no segment of them in cdc_raw",
+                "Set `cdc_enabled: true` in cassandra.yaml and restart the node.",
+            )
+        if self.cdc_block_writes is False:
+            yield UnsafeSetting(
+                "cdc_block_writes",
+                False,
+                "when cdc_raw is full, Cassandra deletes the oldest segments, shipped or not",
+                "Set `cdc_block_writes: true` in cassandra.yaml, or by JMX on the running node.",
+            )
+
+
+def _flag(document: Mapping[str, Any], name: str) -> bool | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Untrusted(f"{name} is neither true nor false")
+    return value
+
+
+def _number(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    return None if value is None else untrusted.integer(value, name)
