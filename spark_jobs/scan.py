@@ -39,9 +39,19 @@ from writetime.commitlog.frames import BODY_OFFSET
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.own import decode_own, is_schema_change, may_be_own
 from writetime.commitlog.sections import Place
-from writetime.commitlog.segment import Frame, Scan, peek, scan
+from writetime.commitlog.segment import MOST_PROBLEMS, Frame, Scan, peek, scan
 from writetime.commitlog.vint import read_unsigned
-from writetime.errors import BatchError, DecodeError, MalformedMutation, ObjectNotFound, SegmentError, UnknownTable, WritetimeError
+from writetime.errors import (
+    BatchError,
+    CorruptSection,
+    DecodeError,
+    MalformedMutation,
+    ObjectNotFound,
+    SegmentError,
+    UnknownTable,
+    UnsupportedSegment,
+    WritetimeError,
+)
 from writetime.schema.model import Schema
 from writetime.schema.system import LOCAL, SCHEMA_TABLES, TABLES
 from writetime.store import Store, open_store
@@ -268,7 +278,13 @@ class Reader:
             found = scan(read.buffer, name=f"{place['object']}.log" if read.grown else place["object"], keys=self.keys, begin=read.begin)
         except SegmentError as error:
             return _unreadable(number, type(error).__name__, read.buffer[read.start :], error, {} if tail is None else _stuck(tail))
-        return _segment(number, found, read)
+        segment = _segment(number, found, read)
+        if len(segment.tables) > frame_ranges.MOST_TABLES:
+            most = f"it has frames of {len(segment.tables)} tables, more than {frame_ranges.MOST_TABLES}"
+            refused = UnsupportedSegment(most, operation="read a segment", obj=place["object"])
+            taken = {} if tail is None else _stuck(tail)
+            return _unreadable(number, type(refused).__name__, read.buffer[read.start :], refused, taken)
+        return segment
 
     def _read(self, place: dict[str, Any], tail: Tail) -> _Read:
         """What there is behind the mark, at its place in the file."""
@@ -328,9 +344,7 @@ def _unreadable(number: int, kind: str, buffer: bytes, error: WritetimeError, ta
 
 def _segment(number: int, found: Scan, read: _Read) -> Segment:
     frames, ids, refused = _peeked(found)
-    problems = [
-        _problem(number, type(error).__name__, found.frames[at].position, found.body(found.frames[at]), str(error)) for at, error in refused
-    ]
+    problems = [_problem(number, each.kind, each.position, each.body, each.message) for each in refused]
     # A torn tail of a finished segment is loss too: the node will write no more of it.
     problems += [_problem(number, item.kind, item.position, found.lost(item), str(item.error)) for item in found.problems]
     tables = pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)]).dictionary_encode()
@@ -339,26 +353,52 @@ def _segment(number: int, found: Scan, read: _Read) -> Segment:
     return Segment(number, found.image, frames._replace(table=codes), known, len(found.frames), problems, read.taken(found))
 
 
-def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[tuple[int, DecodeError]]]:
-    """The frames that say whose they are, the ids of their tables (16 bytes a row), and the others by index with the reason."""
+class _Refused(NamedTuple):
+    """A frame that does not say whose it is, or the range over very many of them."""
+
+    kind: str
+    position: int
+    body: bytes
+    message: str
+
+
+def _peeked(found: Scan) -> tuple[_Frames, npt.NDArray[np.uint8], list[_Refused]]:
+    """The frames that say whose they are, the ids of their tables (16 bytes a row), and the others with the reason."""
     position, offset, length = _columns(found)
     count, ids, key_offset, key_length = _peeks(found)
-    refused: list[tuple[int, DecodeError]] = []
+    refused: list[int] = []
+    errors: list[DecodeError] = []
     for at in np.flatnonzero((count < 1) | (count > length)).tolist():
         try:
             # The compiled walk has no words, and refuses numbers that are written longer than need be.
             updates, table_id, key, key_at = _peek(found.body(found.frames[at]))
         except DecodeError as error:
-            refused.append((at, error))
+            refused.append(at)
+            if len(errors) <= MOST_PROBLEMS:
+                errors.append(error)
             continue
         count[at], ids[at] = updates, np.frombuffer(table_id.bytes, np.uint8)
         key_offset[at], key_length[at] = offset[at] + key_at, len(key)
     frames = _Frames(position, offset, length, count, count, key_offset, key_length)
     if refused:
         good = np.ones(len(position), bool)
-        good[[at for at, _ in refused]] = False
+        good[refused] = False
         frames, ids = _Frames(*(column[good] for column in frames)), ids[good]
-    return frames, np.ascontiguousarray(ids), refused
+    return frames, np.ascontiguousarray(ids), _named(found, refused, errors)
+
+
+def _named(found: Scan, refused: list[int], errors: list[DecodeError]) -> list[_Refused]:
+    """Frames that do not say whose they are, by their indexes, or, if they are very many, the range from the first to the last."""
+    if len(refused) <= MOST_PROBLEMS:
+        places = [found.frames[at] for at in refused]
+        return [
+            _Refused(type(error).__name__, place.position, found.body(place), str(error))
+            for place, error in zip(places, errors, strict=True)
+        ]
+    start, end = found.frames[refused[0]].start, found.frames[refused[-1]].position
+    message = f"{len(refused)} frames are no mutations; this is from the first to the last, and good frames between them are read"
+    error = CorruptSection(f"{message}; the first: {errors[0]}", operation="read a segment", position=start)
+    return [_Refused("corrupt_section", start, found.image[start:end], str(error))]
 
 
 def _columns(found: Scan) -> tuple[Ints, Ints, Ints]:

@@ -20,6 +20,9 @@ LARGEST: Final = 4 << 20
 """Bytes of a piece that holds more than one frame."""
 NAMED: Final = 100
 """Frames of a kind of problem and a table that are pieces of their own: of a segment where there are more, and of a batch."""
+MOST_TABLES: Final = 10_000
+"""Tables that one segment may have frames of. Each is an entry in what its batch counts; a file that somebody has made up
+can name a million."""
 BROUGHT: Final = 4 << 10
 """Bytes of a frame, or of a damaged range, that go through Spark to the driver. Longer ones are put by workers."""
 _LENGTH: Final = struct.Struct(">I")

@@ -46,6 +46,18 @@ def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: 
     assert in_python == in_machine_code
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 239), unique=True, min_size=60, max_size=240), st.integers(-2, 12), st.integers(0, 400))
+def test_both_walks_agree_on_very_many_damaged_places(broken: list[int], where: int, cut: int) -> None:
+    """On both sides of the number up to which each is listed, with torn tails and without."""
+    whole = encode_segment(SEGMENT_ID, 7, [encode_mutation(insert(key), SCHEMA) for key in range(240)], per_section=50)
+    damaged = bytearray(whole)
+    for at in broken:
+        damaged[segment.walk(whole, 20, len(whole), SEGMENT_ID)[0][at].start + (where if where >= 0 else 0)] ^= 4
+    in_python, in_machine_code = both(bytes(damaged[: len(damaged) - cut]))
+    assert in_python == in_machine_code
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
 def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
@@ -88,8 +100,9 @@ def test_more_problems_than_there_is_room_for_at_first() -> None:
     for frame in segment.scan(bytes(content), engine="python").frames:
         content[frame.body_offset] ^= 1
     in_python = segment.walk(bytes(content), 20, len(content), 3)
-    assert len(in_python[1]) == 3000
-    assert kernel.walk(bytes(content), 20, len(content), 3).as_python() == in_python
+    walked = kernel.walk(bytes(content), 20, len(content), 3)
+    assert len(walked.problem_position) == 3000
+    assert walked.as_python() == in_python
 
 
 @pytest.mark.parametrize("clmul", sorted({False, crc.HAS_CLMUL}))

@@ -13,7 +13,7 @@ from writetime.commitlog import frames, sections
 from writetime.commitlog.descriptor import Descriptor
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.frames import is_zero
-from writetime.commitlog.segment import Ending, Engine, Scan, peek, scan
+from writetime.commitlog.segment import MOST_PROBLEMS, Ending, Engine, Scan, peek, scan
 from writetime.errors import CorruptDescriptor, CorruptFrame, MalformedMutation, NotASegment, TornTail, UnsupportedSegment, WritetimeError
 
 SEGMENT = small_segment()
@@ -355,3 +355,30 @@ def test_a_size_of_zero_does_not_cost_a_look_at_the_whole_file(zeros: int, most:
     assert not is_zero(Counted(bytes(zeros) + b"\1" + bytes(1 << 20)), 0, 1 << 20)
     assert 0 < Counted.looked_at <= most
     assert is_zero(bytes(zeros) + b"\1", 0, zeros)
+
+
+def damaged_frames(count: int, *, torn: bool = False) -> bytes:
+    """A segment of so many frames, every other one with a wrong CRC; torn in the middle of one more section."""
+    good = [encode_mutation(insert(key), SCHEMA) for key in range(2 * count)]
+    whole = bytearray(encode_segment(WHOLE.descriptor.id, 7, good))
+    for frame in scan(bytes(whole), engine="python").frames[::2]:
+        whole[frame.position - 1] ^= 1
+    end = len(whole)
+    return bytes(whole) + (sections.encode_marker(sections.id_crc(WHOLE.descriptor.id), end, end + 500) + b"\xee" * 60 if torn else b"")
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_very_many_damaged_places_are_one_range(engine: Engine, torn: bool) -> None:
+    few = scan(damaged_frames(MOST_PROBLEMS - torn, torn=torn), engine=engine)
+    assert len(few.problems) == MOST_PROBLEMS
+    buf = damaged_frames(MOST_PROBLEMS + 1, torn=torn)
+    found = scan(buf, engine=engine)
+    first, *rest = found.problems
+    assert len(found.frames) == MOST_PROBLEMS + 1, "the good ones are there"
+    assert (first.kind, first.position) == ("corrupt_section", 28)
+    assert first.position + first.size < found.frames[-1].position
+    assert found.lost(first) == buf[28 : 28 + first.size]
+    assert "more than 100 places" in str(first.error)
+    # Whether a torn tail is damage depends on how the segment ended.
+    assert [problem.kind for problem in rest] == ["torn_tail"] * torn
+    assert found.ending is (Ending.TORN if torn else Ending.END_OF_FILE)

@@ -586,3 +586,34 @@ def test_an_empty_encrypted_segment_needs_its_key_too() -> None:
 def test_what_cannot_be_decrypted(params: dict[str, str], error: type[SegmentError]) -> None:
     with pytest.raises(error):
         scan(Descriptor(7, ID, params).encode(), keys=KEYS)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_very_many_damaged_sections_are_one_range(torn: bool) -> None:
+    """Each with an error of its own, a million would not fit in memory."""
+    start = len(Descriptor(7, ID, {"compressionClass": "LZ4Compressor"}).encode())
+    seed, size = sections.id_crc(ID), 16
+    buf = bytearray(PACKED["LZ4Compressor"].file[:start])
+    for _ in range(1000):
+        following = len(buf) + sections.MARKER_SIZE + 4 + size
+        buf += sections.encode_marker(seed, len(buf), following) + struct.pack(">I", 64) + b"\xff" * size
+    end = len(buf)
+    found = scan(bytes(buf) + b"\xee" * 3 * torn)
+    assert [problem.kind for problem in found.problems] == ["corrupt_section", *["torn_tail"] * torn]
+    first = found.problems[0]
+    assert (first.in_file, first.position, first.size) == (True, start, end - start)
+    assert "more than 100 sections" in str(first.error)
+
+
+def test_a_segment_that_unpacks_to_too_much_says_how_to_raise_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where very many of its sections find no room any more."""
+    monkeypatch.setenv(unpack.LIMIT_VARIABLE, "1")
+    frame = frames.encode_frame(bytes(1 << 14))
+    packed = pack([frame] * 400, "DeflateCompressor")
+    assert len(packed.file) < 100_000 < 1 << 20 < len(packed.plain)
+    found = scan(packed.file)
+    assert len(found.image) <= 1 << 20
+    assert len(found.frames) == ((1 << 20) - packed.markers[0]) // (len(frame) + sections.MARKER_SIZE)
+    (problem,) = found.problems
+    assert (problem.kind, problem.in_file, problem.error.retriable) == ("too_large", True, True)
+    assert unpack.LIMIT_VARIABLE in str(problem.error.hint)

@@ -23,7 +23,7 @@ from tests.fuzz.guard import Guarded
 from writetime.commitlog import cells_buffers, frames, segment
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.frames import FrameCheck
-from writetime.commitlog.segment import REASONS, Ending, scan
+from writetime.commitlog.segment import REASONS, Ending, Reason, scan
 from writetime.commitlog.vint import write_unsigned
 from writetime.model import Mutation, PartitionUpdate
 
@@ -36,7 +36,9 @@ def test_a_sample_holds_and_gets_everywhere() -> None:
     assert outcome.cases == SAMPLE
     expected = {f"header: {name}" for name in ("NotASegment", "CorruptDescriptor", "UnsupportedSegment")}
     expected |= {f"not decoded: {name}" for name in ("UnknownTable", "UnknownColumn", "MalformedMutation")}
-    expected |= {f"problem: {kind.__name__}: {message}" for kind, message in REASONS.values()}
+    # A case has a few damaged places: that very many are one is for tests/commitlog.
+    reasons = (said for reason, said in REASONS.items() if reason is not Reason.MANY)
+    expected |= {f"problem: {kind.__name__}: {message}" for kind, message in reasons}
     expected |= {f"ending: {ending}" for ending in Ending}
     expected |= {
         "decoded",

@@ -5,15 +5,17 @@ What only shows once values are looked at (text that is no UTF-8, say) is not fo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from uuid import UUID
 
-from writetime import names
+from writetime import frame_ranges, names
 from writetime.batch.documents import Ending, LedgerEntry, Problem, SegmentInput
 from writetime.batch.plan import history, read_schema
 from writetime.commitlog.keystore import Keystore
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.own import decode_own, is_schema_change
-from writetime.commitlog.segment import Frame, Scan, peek, scan
+from writetime.commitlog.segment import MOST_PROBLEMS, Frame, Scan, peek, scan
 from writetime.errors import DecodeError, SchemaError, SegmentError, UnknownTable
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.model import Schema
@@ -23,7 +25,8 @@ from writetime.untrusted import SCHEMA
 
 
 def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None = None) -> list[Problem]:
-    """What ingest would find wrong with the segment as it is in the bucket now; an empty list when it is good.
+    """What ingest would find wrong with the segment as it is in the bucket now; an empty list when it is good. Of very many frames
+    that cannot be used the first are listed.
 
     `keys` open an encrypted segment. What a node had not synced when it crashed, it has lost as well: there that is nothing wrong."""
     buffer = store.read(name)
@@ -37,7 +40,11 @@ def check_segment(store: Store, cluster: str, name: str, keys: Keystore | None =
         for p in found.problems
         if not (crashed and p.kind == "torn_tail")
     ]
-    return sorted(damaged + _undecodable(found, known_schema(store, cluster)), key=lambda p: p.position)
+    undecodable = list(islice(_undecodable(found, known_schema(store, cluster)), MOST_PROBLEMS + 1))
+    if len(undecodable) > MOST_PROBLEMS:
+        more = f"{undecodable[-1].message}; frames behind it are not listed"
+        undecodable[-1] = undecodable[-1].model_copy(update={"message": more})
+    return sorted(damaged + undecodable, key=lambda p: p.position)
 
 
 def _ending(store: Store, name: str) -> Ending:
@@ -69,10 +76,9 @@ def _apply_snapshot(learner: SchemaLearner, text: bytes) -> None:
         return
 
 
-def _undecodable(found: Scan, learner: SchemaLearner) -> list[Problem]:
+def _undecodable(found: Scan, learner: SchemaLearner) -> Iterator[Problem]:
     """The frames that cannot be used, also with what the segment itself tells of the schema."""
     version = found.descriptor.version
-    problems: list[Problem] = []
     peeked: list[tuple[Frame, bytes, int, UUID]] = []
     for frame in found.frames:
         body = found.body(frame)
@@ -83,7 +89,11 @@ def _undecodable(found: Scan, learner: SchemaLearner) -> list[Problem]:
             else:
                 peeked.append((frame, body, count, table_id))
         except DecodeError as error:
-            problems.append(_problem(frame, body, error))
+            yield _problem(frame, body, error)
+    if (tables := len({table_id for *_, table_id in peeked})) > frame_ranges.MOST_TABLES:
+        most = f"frames of {tables} tables, more than {frame_ranges.MOST_TABLES}"
+        yield Problem(kind="UnsupportedSegment", position=0, size=len(found.file), message=most)
+        return
     schema, captured = learner.schema(), learner.cdc_ever
     for frame, body, count, table_id in peeked:
         try:
@@ -92,8 +102,7 @@ def _undecodable(found: Scan, learner: SchemaLearner) -> list[Problem]:
             else:
                 _expect_known(table_id, schema)
         except (DecodeError, SchemaError) as error:
-            problems.append(_problem(frame, body, error))
-    return problems
+            yield _problem(frame, body, error)
 
 
 def _problem(frame: Frame, body: bytes, error: DecodeError | SchemaError) -> Problem:

@@ -23,12 +23,12 @@ from writetime.commitlog import frames, sections
 from writetime.commitlog.compiled import Bytes, Ints, Words, compiled, compiled_and_kept
 from writetime.commitlog.crc import HAS_CLMUL, TABLES, crc32
 from writetime.commitlog.frames import FrameCheck
-from writetime.commitlog.segment import Frame, RawProblem, Reason
+from writetime.commitlog.segment import MOST_PROBLEMS, Frame, RawProblem, Reason, is_torn
 
 _MARKER = sections.MARKER_SIZE
 _OVERHEAD, _BODY_OFFSET, _SMALLEST = frames.OVERHEAD, frames.BODY_OFFSET, frames.SMALLEST_BODY
 _OK, _END, _BAD_SIZE, _OVERRUN, _BAD_BODY = (int(check) for check in FrameCheck)
-_BODY_CRC, _FRAME_SIZE, _FRAME_OVERRUN, _MARKER_CRC, _MARKER_NEXT, _CUT_SHORT, _UNMARKED, _HALF, _ = (int(reason) for reason in Reason)
+_BODY_CRC, _FRAME_SIZE, _FRAME_OVERRUN, _MARKER_CRC, _MARKER_NEXT, _CUT_SHORT, _UNMARKED, _HALF, *_ = (int(reason) for reason in Reason)
 _FRAME_COLUMNS = 8
 _NOT_PEEKABLE = -1
 _PROBLEMS = 1024
@@ -110,13 +110,24 @@ class Walk:
 
     def as_python(self) -> tuple[Sequence[Frame], list[RawProblem], int]:
         """What `segment.walk` gives."""
-        problems = zip(self.problem_position.tolist(), self.problem_size.tolist(), self.problem_reason.tolist(), strict=True)
         peeks = Peeks(self.update_count, self.table_hi, self.table_lo, self.key_offset, self.key_length)
         return (
             Frames(self.position, self.body_offset, self.body_length, peeks),
-            [RawProblem(position, size, Reason(reason)) for position, size, reason in problems],
+            self._problems(),
             self.end,
         )
+
+    def _problems(self) -> list[RawProblem]:
+        """As `segment.few` gives them, without an object for each of millions."""
+        position, size = self.problem_position, self.problem_size
+        reasons = [Reason(reason) for reason in self.problem_reason[:MOST_PROBLEMS].tolist()]
+        if len(position) <= MOST_PROBLEMS:
+            return [RawProblem(*item) for item in zip(position.tolist(), size.tolist(), reasons, strict=True)]
+        last = RawProblem(int(position[-1]), int(size[-1]), Reason(int(self.problem_reason[-1])))
+        kept = is_torn(last.reason)
+        rest = slice(len(position) - kept)
+        start, end = int(position[rest].min()), int((position[rest] + size[rest]).max())
+        return [RawProblem(start, end - start, Reason.MANY), *([last] if kept else [])]
 
 
 def walk(buf: bytes, start: int, length: int, segment_id: int) -> Walk:

@@ -1,9 +1,10 @@
 """A whole segment: header, sections and frames, with every byte accounted for.
 
-Strategy: frames carry their own CRCs and so do markers, so damage in one place costs only what cannot be told apart from it. Where a
-length cannot be believed, reading goes on at the next marker that proves itself (`sections.is_marker`). Damage is data: it is listed
-with place, size and error and never raised; only a header that is none, damaged or of another kind is. A packed segment is unpacked into
-the uncompressed one first (`writetime.commitlog.unpack`), its image, and that is walked.
+Strategy: frames carry their own CRCs and so do markers, so damage in one place costs only what cannot be told apart
+from it. Where a length cannot be believed, reading goes on at the next marker that proves itself
+(`sections.is_marker`). Damage is data: it is listed with place, size and error and never raised; very many places are
+listed as one range (`few`). Only a header that is none, damaged or of another kind is raised. A packed segment is
+unpacked into the uncompressed one first (`writetime.commitlog.unpack`), its image, and that is walked.
 
 `scan` hands the same question to the compiled twin (`writetime.commitlog.kernel`) where that can be imported. This module does not
 look inside a body, except for `peek`.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache, partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from uuid import UUID
 
 from writetime.commitlog import codecs, frames, sections, unpack
@@ -39,6 +40,9 @@ from writetime.errors import (
 if TYPE_CHECKING:
     from writetime.commitlog.keystore import Keystore
 
+MOST_PROBLEMS: Final = 100
+"""Damaged places of a segment that are listed each by itself. A real disk makes a few; a file that somebody has made up
+can have one every 13 bytes, and each would be a row, an object and a note downstream."""
 Engine = Literal["auto", "python", "numba"]
 ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame", "too_large"]
 
@@ -64,6 +68,7 @@ class Reason(IntEnum):
     UNMARKED_TAIL = 6
     HALF_MARKER = 7
     NOT_AS_PROMISED = 8
+    MANY = 9
 
 
 REASONS: dict[Reason, tuple[type[SegmentError], str]] = {
@@ -75,6 +80,10 @@ REASONS: dict[Reason, tuple[type[SegmentError], str]] = {
     Reason.CUT_SHORT: (TornTail, "the last section ends early"),
     Reason.UNMARKED_TAIL: (TornTail, "bytes follow that no sync marker covers"),
     Reason.HALF_MARKER: (TornTail, "the last sync marker is half-written"),
+    Reason.MANY: (
+        CorruptSection,
+        f"more than {MOST_PROBLEMS} places are damaged; this is from the first to the last, and good frames between them are read",
+    ),
     Reason.NOT_AS_PROMISED: (TornTail, "the segment ends before the position that is said to be synced"),
 }
 _KINDS: dict[type[SegmentError], ProblemKind] = {
@@ -145,6 +154,22 @@ class RawProblem(NamedTuple):
     position: int
     size: int
     reason: Reason
+
+
+def few(problems: list[RawProblem]) -> list[RawProblem]:
+    """The same, or for more than `MOST_PROBLEMS` one range over them all. A torn tail, which comes last, stays what it is: whether
+    it is damage depends on how the segment ended."""
+    if len(problems) <= MOST_PROBLEMS:
+        return problems
+    kept = is_torn(problems[-1].reason)
+    rest, torn = problems[: len(problems) - kept], problems[len(problems) - kept :]
+    start, end = min(item.position for item in rest), max(item.position + item.size for item in rest)
+    return [RawProblem(start, end - start, Reason.MANY), *torn]
+
+
+def is_torn(reason: Reason) -> bool:
+    """Whether it is a torn tail."""
+    return REASONS[reason][0] is TornTail
 
 
 def scan(
@@ -308,7 +333,7 @@ class _Walker:
                 pos, done = self._section(pos, found) if found > payload else (found, False)
         if not done and pos < self.data_end:
             self._lose(pos, self.data_end, Reason.HALF_MARKER)
-        return self.frames, self.problems, pos
+        return self.frames, few(self.problems), pos
 
     def _section(self, pos: int, next_pos: int) -> tuple[int, bool]:
         """Read the section whose marker is at `pos`; where to go on, and whether the walk is over."""

@@ -26,6 +26,8 @@ from writetime.commitlog.sections import MARKER_SIZE
 from writetime.errors import ConfigError, CorruptSection, SegmentError, TornTail
 
 LENGTH_SIZE: Final = 4
+MOST_LOST: Final = 100
+"""Damaged sections that are listed each by itself, as `segment.MOST_PROBLEMS`."""
 LIMIT_VARIABLE: Final = "WRITETIME_IMAGE_LIMIT_MIB"
 _DEFAULT_LIMIT_MIB: Final = "512"
 _LARGEST_POSITION: Final = 0x7FFFFFFF
@@ -105,6 +107,7 @@ class _Unpacker:
         self.searched: tuple[int, int] | None = None
         self.logical = start
         self.lost: list[Lost] = []
+        self.many = False
 
     def run(self, pos: int) -> int:
         done = False
@@ -225,4 +228,13 @@ class _Unpacker:
         return self.searched[1]
 
     def _lose(self, start: int, end: int, error: SegmentError) -> None:
-        self.lost.append(Lost(start, end - start, self.logical, error))
+        if isinstance(error, TornTail) or (len(self.lost) < MOST_LOST and not self.many):
+            self.lost.append(Lost(start, end - start, self.logical, error))
+            return
+        # Each with its error, millions of them would not fit in memory. The walk only goes on, so the first comes first.
+        first = self.lost[0]
+        if not self.many:
+            message = f"more than {MOST_LOST} sections are damaged; this is from the first to the last: {first.error.message}"
+            one = type(first.error)(message, retriable=first.error.retriable, hint=first.error.hint)
+            self.lost, self.many = [first._replace(error=one)], True
+        self.lost[0] = self.lost[0]._replace(size=end - first.position)
