@@ -118,7 +118,7 @@ class PlanBatchOperator(PipelineOperator):
             raise failure(error) from error
         if released:
             self.log.info("the schema that these waited for is there: %s", ", ".join(released))
-        plan = partial(plan_ingest, max_segments=config.segments_per_batch)
+        plan = partial(plan_ingest, max_segments=config.segments_per_batch, largest=config.largest_segment)
         manifest = self.planned(plan, "nothing has come in, and nothing captured has expired")
         if manifest.kind != "ingest" and store_clock(store, config.cluster.name) - manifest.created_at < _OTHERS_TURN:
             raise AirflowSkipException(

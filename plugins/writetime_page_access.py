@@ -112,7 +112,8 @@ def _none() -> Any:
 def _shown(pipeline: Pipeline, *, several: bool) -> Shown:
     @cache
     def batches() -> Batches:
-        return Batches(open_store(pipeline.config.bucket), pipeline.config.cluster.name)
+        config = pipeline.config
+        return Batches(open_store(config.bucket), config.cluster.name, largest=config.largest_segment)
 
     name = pipeline.name if several else None
     return Shown(pipeline.name, batches, lambda: pipeline.config.columns.rules, dag_id(INGEST, name), dag_id(REPLAY, name))

@@ -684,6 +684,13 @@ class PipelineConfig(_Model):
         description="Segments that a batch takes in at most, the oldest first: how much of an outage's backlog Spark gets to do at once.",
     )
 
+    largest_segment: ByteSize = Field(
+        default=ByteSize(2 << 30),
+        gt=0,
+        description="Objects in `cdc/` with more bytes are not taken into batches: a worker has a segment in memory. `writetime status` "
+        "lists them as ignored, and what they may hold is purged from no state.",
+    )
+
     def beside(self, namespace: str) -> PipelineConfig:
         """The pipeline as replays into a namespace of their own have it: with batches and a state of their own, of which nothing but the
         warehouse tells."""

@@ -19,6 +19,8 @@ FACTS: Final = 1 << 20
 """Bytes of a document on a node: 1,536 tokens are 32 KB."""
 SCHEMA: Final = 64 << 20
 """Bytes of a snapshot of system_schema: 10,000 tables of 20 columns are 40 MB."""
+SEGMENT: Final = 2 << 30
+"""Bytes of a segment, or of what there is of one that grows: Cassandra counts positions in 31 bits."""
 DEEPEST: Final = 32
 """Levels of arrays and objects in a document; a snapshot has five."""
 NAME: Final = 1024

@@ -10,18 +10,22 @@ from typing import Any
 
 import pytest
 
-from writetime import names
+from writetime import archived, names
 from writetime.batch.archive import archive
 from writetime.batch.check import known_schema
 from writetime.batch.documents import Sealed, SegmentOutcome
+from writetime.batch.logs_in import holds
 from writetime.batch.plan import history, plan_ingest, seal
+from writetime.config import PipelineConfig
 from writetime.errors import SchemaError
 from writetime.schema.learn import SchemaLearner
 from writetime.schema.snapshot import parse
 from writetime.status.batches import Batches
+from writetime.status.ignored import ignored
 from writetime.status.nodes import ring
 from writetime.store import open_store
 from writetime.store.local import LocalStore
+from writetime.untrusted import SEGMENT
 
 CLUSTER = "c"
 NODE = names.NodeName(CLUSTER, "dc1", "h")
@@ -85,6 +89,35 @@ def test_a_stray_object_stops_no_batch(store: LocalStore) -> None:
         assert run(store) == [ref(number).incoming]
     assert Batches(store, CLUSTER).newest().last == 2
     assert plan_ingest(store, CLUSTER, now=datetime.now(UTC)) is None
+
+
+def test_an_object_that_is_too_large_is_in_no_batch_and_is_named(store: LocalStore) -> None:
+    node = names.NodeName(CLUSTER, "dc1", "h2")
+    made = names.SegmentRef(names.NodeName.made(CLUSTER, "retry", "x"), names.SegmentName(1_700_000_000_000, 7))
+    large = {ref(1).incoming: 101, ref(2).incoming: 100, made.incoming: 101}
+    for name, size in large.items():
+        store.put(name, bytes(size), metadata={"sealed_at": "2026-01-01T00:00:00+00:00"})
+    grows = ref(3, node)
+    for start, end in ((0, 60), (60, 101)):
+        store.put(grows.part(start, end), bytes(end - start))
+    manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC), largest=100)
+    assert manifest is not None
+    assert {segment.object: segment.size for segment in manifest.segments} == {ref(2).incoming: 100, grows.growing: 60}
+    batches = Batches(store, CLUSTER, largest=100)
+    refused = {each.object: each.reason for each in ignored(batches)}
+    assert refused.keys() == {ref(1).incoming, made.incoming, grows.part(60, 101)}
+    assert all("`largest_segment`; no batch takes it in" in reason for reason in refused.values())
+    assert ignored(Batches(store, CLUSTER)) == []
+    assert PipelineConfig.model_fields["largest_segment"].default == SEGMENT == archived._LONGEST
+
+
+def test_an_object_that_is_too_large_keeps_the_state_from_being_purged(store: LocalStore) -> None:
+    """What it holds is not known, so tombstones are kept for it, as for a segment in quarantine."""
+    ship(store, 1, "2026-01-02T00:00:00+00:00")
+    run(store)
+    store.put(ref(0).incoming, bytes(101), metadata={"sealed_at": "2026-01-01T00:00:00+00:00"})
+    assert plan_ingest(store, CLUSTER, now=datetime.now(UTC), largest=100) is None
+    assert ref(0).incoming in [hold.by for hold in holds(store, CLUSTER, history(store, CLUSTER).sealed)]
 
 
 @pytest.mark.parametrize("number", ["9" * 19, "9" * 30, "0" * 13])

@@ -46,7 +46,7 @@ from writetime.join.reconcile import Policy, policy_of
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
 from writetime.threads import at_once
-from writetime.untrusted import SCHEMA
+from writetime.untrusted import SCHEMA, SEGMENT
 
 _FORMAT_OF_3_11: Final = 6
 _LISTED: Final = 64
@@ -162,20 +162,24 @@ def store_clock(store: Store, cluster: str) -> datetime:
     return store.put(names.clock(cluster), b"\n").created
 
 
-def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000) -> Manifest | None:
-    """The manifest to run next: an unsealed one again, else a new one over what has come in; None when there is nothing to do."""
+def plan_ingest(store: Store, cluster: str, *, now: datetime, max_segments: int = 1000, largest: int = SEGMENT) -> Manifest | None:
+    """The manifest to run next: an unsealed one again, else a new one over what has come in; None when there is nothing to do.
+
+    Objects of more than `largest` bytes stay where they are: whoever can write there must not fill the memory of workers."""
     past = history(store, cluster)
     _expect_settled(store, cluster, past, "plan a batch")
     if past.open:
         return read_manifest(store, cluster, past.last)
     _finish(store, cluster, past)
     held, marks = _held(store, cluster, past.sealed, now), past.sealed.growing if past.sealed else {}
-    partly = list(parts.found(store, names.parts_prefix(cluster)))
+    partly = [(ref, part) for ref, part in parts.found(store, names.parts_prefix(cluster)) if part.end <= largest]
     whole: set[str] = set()
-    come = _incoming(store, cluster, held, now, max_segments, among={ref.incoming for ref, _ in partly}, whole=whole)
+    among = {ref.incoming for ref, _ in partly}
+    come = _incoming(store, cluster, held, now, max_segments, among=among, whole=whole, largest=largest)
     segments = [_grown(segment, marks) for segment in come]
     segments += _growing(store, partly, marks, whole)
-    made = [each for info in _segments(store, names.frames_prefix(cluster)) if (each := _released(info, held)) is not None]
+    logged_by_none = _segments(store, names.frames_prefix(cluster), largest)
+    made = [each for info in logged_by_none if (each := _released(info, held)) is not None]
     segments = _of_one_kind(segments, made, past.sealed)
     # Oldest first, so that a backlog is worked off in the order in which it was written.
     segments = sorted(segments, key=_age)[:max_segments]
@@ -488,19 +492,21 @@ def _incoming(
     *,
     among: Container[str],
     whole: set[str],
+    largest: int,
 ) -> list[SegmentInput]:
     """The oldest whole segments that are new, at most so many. Of the names `among`, those that are there are noted in `whole`."""
     while True:
         known = conflicts.known(store, cluster)
         disputed: set[str] = set()
         # After an outage a million may wait: no more are kept than a batch takes.
-        found = nsmallest(most, _come(store, cluster, held, known, among=among, whole=whole, disputed=disputed), key=_age)
+        come = _come(store, cluster, held, known, among=among, whole=whole, disputed=disputed, largest=largest)
+        found = nsmallest(most, come, key=_age)
         for name in sorted(disputed):
             conflicts.note(store, name, now)
         # What a person has cleared was in the ledger before, and is known to be wanted.
         segments = [segment for segment in found if segment.object in held]
-        come = (segment for segment in found if segment.object not in held and segment.object not in disputed)
-        segments += conflicts.expect_new(store, come, known, now)
+        others = (segment for segment in found if segment.object not in held and segment.object not in disputed)
+        segments += conflicts.expect_new(store, others, known, now)
         # If none is new, all were removed or noted by now, and those behind them are looked at.
         if segments or len(found) < most:
             return segments
@@ -515,15 +521,14 @@ def _come(
     among: Container[str],
     whole: set[str],
     disputed: set[str],
+    largest: int,
 ) -> Iterator[SegmentInput]:
     """The whole segments that a batch may take in, as they are listed. Of the names `among`, those that are there are noted in `whole`;
     those of which a node has shipped other bytes, and nobody knows yet, in `disputed`."""
     for info in store.list(names.incoming_prefix(cluster)):
-        try:
-            names.SegmentRef.from_object(info.name)
-        except NotASegment:
-            if (name := conflicts.shipped(info.name)) is not None and name not in known:
-                disputed.add(name)
+        if (name := conflicts.shipped(info.name)) is not None and name not in known:
+            disputed.add(name)
+        if not _is_segment(info, largest):
             continue
         if info.name in among:
             whole.add(info.name)
@@ -568,14 +573,18 @@ def _of_one_kind(logged: list[SegmentInput], made: list[SegmentInput], sealed: S
     return logged if any(origin != "log" for origin in last) else made
 
 
-def _segments(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Objects that are named like segments; anything else in those folders is no business of a batch."""
-    for info in store.list(prefix):
-        try:
-            names.SegmentRef.from_object(info.name)
-        except NotASegment:
-            continue
-        yield info
+def _segments(store: Store, prefix: str, largest: int) -> Iterator[ObjectInfo]:
+    return (info for info in store.list(prefix) if _is_segment(info, largest))
+
+
+def _is_segment(info: ObjectInfo, largest: int) -> bool:
+    """Whether the object is named like a segment and is no larger than one may be; anything else in those folders is no business of a
+    batch: the status lists it (`writetime.status.ignored`)."""
+    try:
+        names.SegmentRef.from_object(info.name)
+    except NotASegment:
+        return False
+    return info.size <= largest
 
 
 def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:

@@ -21,6 +21,7 @@ from writetime.errors import ObjectNotFound
 from writetime.join.reconcile import Policy
 from writetime.store import Store
 from writetime.threads import at_once
+from writetime.untrusted import SEGMENT
 
 WINDOW: Final = 60
 """Batches that are looked at unless somebody asks for more: an hour, by the default schedule."""
@@ -87,11 +88,13 @@ class BatchFacts:
 
 
 class Batches:
-    """The batches of a cluster. Safe to share among threads; one may live as long as its process."""
+    """The batches of a cluster. Safe to share among threads; one may live as long as its process. `largest`: bytes of the largest
+    object that a batch takes in."""
 
-    def __init__(self, store: Store, cluster: str) -> None:
+    def __init__(self, store: Store, cluster: str, *, largest: int = SEGMENT) -> None:
         self.store = store
         self.cluster = cluster
+        self.largest = largest
         self._facts: OrderedDict[int, BatchFacts] = OrderedDict()
         self._known: History | None = None
         self._lock = Lock()

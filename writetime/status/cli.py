@@ -34,7 +34,7 @@ def open_batches(config: Path) -> Batches:
     from writetime.store import open_store
 
     pipeline = load(config)
-    return Batches(open_store(pipeline.bucket), pipeline.cluster.name)
+    return Batches(open_store(pipeline.bucket), pipeline.cluster.name, largest=pipeline.largest_segment)
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {"status": status}

@@ -34,7 +34,7 @@ class Ignored:
 def ignored(batches: Batches, *, now: datetime | None = None) -> list[Ignored]:
     """All that was found, in order of names."""
     store, cluster = batches.store, batches.cluster
-    found = [*_among_batches(batches), *_segments(store, cluster), *_nodes(store, cluster), *_schemas(store, cluster)]
+    found = [*_among_batches(batches), *_segments(store, cluster, batches.largest), *_nodes(store, cluster), *_schemas(store, cluster)]
     found += [*_spaces(store, cluster, now or datetime.now(UTC)), *_truncations(store, cluster)]
     return sorted(set(found))
 
@@ -50,20 +50,24 @@ def _among_batches(batches: Batches) -> Iterator[Ignored]:
             yield Ignored(info.name, _STRAY)
 
 
-def _segments(store: Store, cluster: str) -> Iterator[Ignored]:
+def _segments(store: Store, cluster: str, largest: int) -> Iterator[Ignored]:
     for prefix in (names.incoming_prefix(cluster), names.frames_prefix(cluster), names.parts_prefix(cluster)):
         for info in islice(store.list(prefix), LISTED):
-            if names.SegmentRef.from_conflict(info.name) is None and (reason := _not_a_segment(info)) is not None:
+            if names.SegmentRef.from_conflict(info.name) is None and (reason := _not_a_segment(info, largest)) is not None:
                 yield Ignored(info.name, reason)
 
 
-def _not_a_segment(info: ObjectInfo) -> str | None:
+def _not_a_segment(info: ObjectInfo, largest: int) -> str | None:
     try:
         names.SegmentRef.from_object(info.name)
+        if info.size > largest:
+            return f"{info.size} bytes, more than the {largest} of `largest_segment`; no batch takes it in"
         if info.name.startswith("cdc_parts/"):
             start, end = names.part_range(info.name)
             if info.size != end - start:
                 return f"a part of {end - start} bytes that has {info.size}"
+            if end > largest:
+                return f"a part up to position {end}, more than the {largest} of `largest_segment`; no batch takes it in"
         if "sealed_at" in info.metadata:
             untrusted.moment_of(info, "sealed_at")
     except NotASegment:
