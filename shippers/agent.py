@@ -61,7 +61,7 @@ _UNCLEAR = "If its node is to go, stop it first, then `writetime ship --drain`, 
 class Mode(Enum):
     """How long the shipper runs."""
 
-    SERVICE = "until it is told to stop"
+    SERVICE = "until it is asked to stop"
     ONCE = "one round"
     DRAIN = "one round, which takes the segments of a stopped node too"
 
@@ -269,14 +269,12 @@ class Agent:
     # --- what there is, and how much room
 
     def _see(self, *, drain: bool = False) -> View:
-        """Look into the folders, and tell of it: in the metrics always, in the log when there is less room than before, or more again."""
+        """Look into the folders, and report it: in the metrics always, in the log when the level of the room changes."""
         view = View.of(self._node, self._limit, drain=drain)
         for item in view.unclear:
             if item.name not in self._reported:
                 self._reported.add(item.name)
-                self._log.warning(
-                    "not completed for long, and whether it is still written to cannot be told", file=item.name, hint=_UNCLEAR
-                )
+                self._log.warning("not completed for long, and it is unknown whether it is still written to", file=item.name, hint=_UNCLEAR)
         for error in view.lost:
             if str(error) not in self._reported:
                 self._reported.add(str(error))
@@ -436,14 +434,14 @@ class Agent:
             self._limit = self._node.ship.cdc_total_space or found.cdc_total_space
 
     def _note(self, result: Round) -> None:
-        """Tell the outcome to `--status`; that it cannot be written down stops nothing."""
+        """Note the outcome for `--status`; that it cannot be written down stops nothing."""
         failed = [error.as_dict() for error in result.failed]
         try:
             seen.note(self._node.state / seen.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
             self._noting_fails = False
         except OSError as error:
             if not self._noting_fails:
-                self._log.warning("the look is not noted", message=str(error), hint="Check node.state_dir and its disk.")
+                self._log.warning("failed to note the shipper's status", message=str(error), hint="Check node.state_dir and its disk.")
             self._noting_fails = True
 
     def _remember(self, notes: Path, facts: node.NodeFacts) -> None:
@@ -451,7 +449,7 @@ class Agent:
             node.remember(notes, facts)
         except ShipError as error:
             # Of use at a start while the node is down, and no reason to let segments wait, least of all on a full disk.
-            self._log.warning("who the node is is not noted", **error.as_dict())
+            self._log.warning("failed to persist the node's identity", **error.as_dict())
 
     # --- who the node is, and its schema
 
@@ -459,28 +457,28 @@ class Agent:
         """Who the node is. Asked until it has answered, and anew over every new connection; until then, what was known before has to do."""
         if self._facts is not None and (self._link is None or self._link.introduced):
             return self._facts
-        notes, told, unanswered = node.notes_file(self._node), {}, False
+        notes, answer, unanswered = node.notes_file(self._node), {}, False
         if self._link is not None:
             try:
-                told = self._link.facts()
+                answer = self._link.facts()
             except ShipError as error:
                 self._log.warning("the node did not say who it is", **error.as_dict())
                 unanswered = True
                 if self._facts is not None:
                     return self._facts
         recalled = node.recall(notes)
-        facts = node.merge(self._config, told, recalled, unanswered=unanswered)
+        facts = node.merge(self._config, answer, recalled, unanswered=unanswered)
         # Of the two the notes may be the older: they cannot always be written.
         before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
-        if told and before != facts.host_id:
+        if answer and before != facts.host_id:
             self._settings.forget()
-        if told and before != facts.host_id and facts.host_id not in self._reported:
+        if answer and before != facts.host_id and facts.host_id not in self._reported:
             self._reported.add(facts.host_id)
             hint = "Drain a node before it is wiped."
             self._log.warning("another node has this folder now; all that is in it goes by its name", was=before, hint=hint)
-        if told:
+        if answer:
             self._remember(notes, facts)
-        if told or self._link is None:
+        if answer or self._link is None:
             self._facts = facts
         return facts
 
@@ -500,7 +498,7 @@ class Agent:
             try:
                 return self._link.snapshot() if self._link.schema_version() != self._schema_version else None
             except ShipError as error:
-                self._log.warning("the node did not tell its schema", **error.as_dict())
+                self._log.warning("failed to ask the node for its schema", **error.as_dict())
         if self._schema_version is None and self._node.schema_file is not None:
             return _read_snapshot(self._node.schema_file)
         return None
@@ -611,7 +609,9 @@ class Agent:
 
     def _shipped_to(self, item: Found) -> int | None:
         """How far a growing segment is known to be shipped, counted as its idx does."""
-        place = self._tail.reached(item.segment) if item.segment is not None else None
+        if item.segment is None or self._named is None:
+            return None
+        place = self._tail.reached(SegmentRef(self._named.name, item.segment))
         return None if place is None else place.logical
 
     def _ship_tail(self, facts: node.NodeFacts, item: Found) -> WritetimeError | None:

@@ -1,7 +1,7 @@
 """Who the node is: what the configuration says, what the node says of itself, and what it said last time.
 
 Strategy: the three are merged into one `NodeFacts`; where configuration and node disagree about identity (cluster, datacenter, host
-id) the shipper refuses to go on, since objects under a wrong name can hardly be told apart later. `Link` is the only part that
+id) the shipper refuses to go on, since objects under a wrong name can hardly be put right later. `Link` is the only part that
 talks to Cassandra, over CQL to this one node; it connects when it is needed and again after an error. Knows nothing of segments.
 """
 
@@ -65,9 +65,9 @@ class Link:
 
     def facts(self) -> dict[str, Any]:
         """What the node says of itself, in the fields of NodeFacts."""
-        told = self._ask("ask the node who it is", _facts)
+        facts = self._ask("ask the node who it is", _facts)
         self.introduced = True
-        return told
+        return facts
 
     def schema_version(self) -> str:
         return self._ask("ask the node for its schema version", schema_version)
@@ -141,8 +141,8 @@ class Link:
         return self._session
 
 
-def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[str, Any], *, unanswered: bool = False) -> NodeFacts:
-    """One truth of what the configuration says, what the node has just told, and what it told an earlier run.
+def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping[str, Any], *, unanswered: bool = False) -> NodeFacts:
+    """One truth of what the configuration says, what the node has just answered, and what it answered an earlier run.
 
     ConfigError when the configuration contradicts the node, or when nobody knows host id or datacenter; but if the node was asked and has
     not answered (`unanswered`), a retriable ShipError: one that bootstraps keeps its CQL port closed for hours.
@@ -150,7 +150,7 @@ def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[s
     node = require_node(config)
     written = {"cluster": config.cluster.name, "datacenter": node.datacenter, "host_id": node.host_id}
     for field, value in written.items():
-        said = told.get(field)
+        said = answer.get(field)
         if value is not None and said is not None and value != said:
             raise ConfigError(
                 f"the configuration says {field} `{value}`, the node says `{said}`",
@@ -159,7 +159,7 @@ def merge(config: PipelineConfig, told: Mapping[str, Any], remembered: Mapping[s
                 hint="Correct the configuration: objects are named by these.",
             )
     # Notes count only for the same node: a folder may have been given to another one since.
-    known = told or (remembered if _same_node(written, remembered) else {})
+    known = answer or (remembered if _same_node(written, remembered) else {})
     facts = {"address": node.address, **known, **{k: v for k, v in written.items() if v is not None}}
     for field in ("host_id", "datacenter"):
         if not facts.get(field) and unanswered:

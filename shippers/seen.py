@@ -1,8 +1,8 @@
 """What the shipper shows of itself: Prometheus metrics, /healthz, and a note on disk for `writetime ship --status`.
 
 Strategy: the agent hands over facts after each segment and each round; this module turns them into gauges and counters of a registry
-of its own, and into one JSON document. /healthz answers 200 as long as the loop moves: trouble with the store or with space is for alarms
-to tell, since no restart helps there. A port that is taken stops nothing.
+of its own, and into one JSON document. /healthz answers 200 as long as the loop moves: trouble with the store or with space is for
+alarms, since no restart helps there. A port that is taken stops nothing.
 """
 
 from __future__ import annotations

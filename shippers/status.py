@@ -50,7 +50,7 @@ def dry_run(config: PipelineConfig, store: Store, link: node.Link | None) -> lis
     """What a round would do with each file: `action`, and `object` for a segment. A file in trouble has the error as action."""
     wanted = node.require_node(config)
     view = View.of(wanted, wanted.ship.cdc_total_space)
-    facts = node.merge(config, _told(link), node.recall(node.notes_file(wanted)))
+    facts = node.merge(config, _answer(link), node.recall(node.notes_file(wanted)))
     plans = []
     for folder, item in [*view.aside, *((wanted.cdc_raw, item) for item in view.here)]:
         ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
@@ -98,7 +98,7 @@ def _action(store: Store, folder: Path, item: Found, ref: SegmentRef | None) -> 
     return "upload, verify, delete" if outcome is upload.Outcome.UPLOADED else "upload as a conflict, verify, delete: other bytes are there"
 
 
-def _told(link: node.Link | None) -> dict[str, Any]:
+def _answer(link: node.Link | None) -> dict[str, Any]:
     try:
         return {} if link is None else link.facts()
     except ShipError:

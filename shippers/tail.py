@@ -3,8 +3,9 @@
 Strategy: `_cdc.idx` says how far the segment is synced, in positions of the unpacked segment. From marker to marker, the sections that end
 up to there are found; nothing behind is read. What is new of them goes up as one object that is named by its bytes' place in the file
 (`writetime.parts`), created only if there is none. How far each segment is shipped is noted in the shipper's own folder, since a node has
-no right to list; without the note, it is shipped from its beginning again, and readers choose among parts that overlap. A part that holds
-other bytes than the file is never settled here: that segment's tail stops, and its whole file is shipped when it is finished.
+no right to list: for this store, this node and this very file (its inode). Without such a note, the segment is shipped from its beginning
+again, and readers choose among parts that overlap. A part that holds other bytes than the file is never settled here: that segment's
+tail stops, and its whole file is shipped when it is finished.
 
 A part is at most `MOST` bytes, since it is held in memory, unless it is one section that is larger: that goes by way of a file of the
 shipper's own, as packed segments have a section for each sync of the node's, however much was written.
@@ -34,6 +35,7 @@ from writetime.store.checksum import CHUNK, crc32c
 MOST: Final = 3 << 20
 NOTE: Final = "tails.json"
 _SPARE: Final = "section"
+_LARGEST: Final = 2**63
 _FIXED: Final = 14
 _CRC: Final = 4
 _LENGTH: Final = struct.Struct(">I")
@@ -46,6 +48,13 @@ class Shipped(NamedTuple):
     size: int
 
 
+class Reached(NamedTuple):
+    """How far a segment is shipped, and the inode of the file that it was read from."""
+
+    place: Place
+    inode: int
+
+
 @dataclass(slots=True)
 class Growing:
     """One open segment: its header ends at `start`; `seed` is what its markers' CRCs begin with."""
@@ -56,6 +65,10 @@ class Growing:
     start: int
     seed: int
     packed: bool
+
+    @property
+    def inode(self) -> int:
+        return os.fstat(self.file).st_ino
 
     def ends(self, place: Place, synced: int) -> Iterator[Place]:
         """Where the whole sections behind `place` end, as far as the segment is synced.
@@ -122,15 +135,16 @@ class Tail:
         self._folder = folder
         self._spare = state / _SPARE
         self._note = state / NOTE
-        self._reached = _recall(self._note)
+        self._reached = _recall(self._note, store.url)
 
     def keep(self, growing: Collection[SegmentName]) -> None:
         """Forget all other segments."""
-        self._reached = {name: place for name, place in self._reached.items() if name in growing}
+        self._reached = {ref: reached for ref, reached in self._reached.items() if ref.segment in growing}
 
-    def reached(self, segment: SegmentName) -> Place | None:
+    def reached(self, ref: SegmentRef) -> Place | None:
         """How far a segment is known to be shipped."""
-        return self._reached.get(segment)
+        reached = self._reached.get(ref)
+        return None if reached is None else reached.place
 
     def ship(self, ref: SegmentRef, synced: int, written: float, metadata: Mapping[str, str]) -> Iterator[Shipped]:
         """Ship what is synced and not shipped yet, part after part; they are yielded once the store has confirmed them.
@@ -139,27 +153,34 @@ class Tail:
         can be shipped in parts, or if the store holds other bytes; StoreError and its children as the store raises them.
         """
         with _opened(ref, self._folder) as growing:
-            place = self._reached.get(ref.segment) or Place(growing.start, growing.start)
+            place = self._place(growing)
             try:
                 while (end := _next_end(growing, place, synced)) is not None:
                     start = 0 if place.position == growing.start else place.position
                     shipped = self._put(growing, start, end, {**metadata, "sealed_at": datetime.fromtimestamp(written, UTC).isoformat()})
-                    place = self._reached[ref.segment] = end
+                    place = end
+                    self._reached[ref] = Reached(place, growing.inode)
                     self._remember()
                     yield shipped
             except ShipError:
                 # What is noted may not be of this file: next time it is looked at from its beginning.
-                self._reached.pop(ref.segment, None)
+                self._reached.pop(ref, None)
                 raise
-            self._reached[ref.segment] = place
+            self._reached[ref] = Reached(place, growing.inode)
+
+    def _place(self, growing: Growing) -> Place:
+        """Where to go on: at what is noted of this very file, else behind its header."""
+        reached = self._reached.get(growing.ref)
+        same = reached is not None and reached.inode == growing.inode
+        return reached.place if reached is not None and same else Place(growing.start, growing.start)
 
     def _remember(self) -> None:
         """Note how far each segment is shipped. Where that fails, the next start ships them from their beginning."""
-        noted = {name.filename: place for name, place in self._reached.items()}
+        reached = {ref.growing: [*place, inode] for ref, (place, inode) in self._reached.items()}
         with suppress(OSError):
             self._note.parent.mkdir(parents=True, exist_ok=True)
             fresh = self._note.with_suffix(".new")
-            fresh.write_text(json.dumps(noted), encoding="utf-8")
+            fresh.write_text(json.dumps({"store": self._store.url, "reached": reached}), encoding="utf-8")
             fresh.replace(self._note)
 
     def _put(self, growing: Growing, start: int, end: Place, metadata: Mapping[str, str]) -> Shipped:
@@ -192,13 +213,21 @@ def _next_end(growing: Growing, place: Place, synced: int) -> Place | None:
     return found
 
 
-def _recall(note: Path) -> dict[SegmentName, Place]:
-    """What an earlier run noted; {} if nothing that can be read."""
+def _recall(note: Path, store: str) -> dict[SegmentRef, Reached]:
+    """What an earlier run noted for that store; {} if nothing that can be read."""
     try:
         noted = json.loads(note.read_bytes())
-        return {SegmentName.parse(name): Place(int(position), int(logical)) for name, (position, logical) in noted.items()}
-    except (OSError, ValueError, TypeError, AttributeError, NotASegment):
+        found = noted["reached"].items() if noted["store"] == store else ()
+        return {SegmentRef.from_object(name): _reached(*numbers) for name, numbers in found}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, NotASegment):
         return {}
+
+
+def _reached(position: int, logical: int, inode: int) -> Reached:
+    """ValueError or TypeError if these are no places in a file."""
+    if not all(0 <= number < _LARGEST for number in (position, logical, inode)):
+        raise ValueError("no place in a file")
+    return Reached(Place(int(position), int(logical)), int(inode))
 
 
 def _require_same(growing: Growing, stored: ObjectInfo, crc: int, size: int) -> None:

@@ -141,7 +141,7 @@ def measure(ref: SegmentRef, folder: Path) -> Local:
 
 
 def is_there(path: Path) -> bool:
-    """ShipError if that cannot be told."""
+    """ShipError if that cannot be found out."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -21,7 +21,7 @@ _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 def nobody_writes(path: Path) -> bool | None:
-    """True: no process has it open for writing. False: one has. None: that cannot be told here.
+    """True: no process has it open for writing. False: one has. None: that is unknown here.
 
     It cannot on file systems that are shared between machines, or not known to be none, and where the file is neither our user's nor
     CAP_LEASE ours.

@@ -51,9 +51,10 @@ class Folder:
 
 @dataclass
 class FakeLink:
-    """A node that answers as told. With `down`, it does not."""
+    """A node that answers `facts_now` and the like. With `down`, it does not answer."""
 
     version: str = "v1"
+    taken_at: str = "2026-01-01T00:00:00+00:00"
     down: bool = False
     space: int | None = None
     block_writes: bool | None = True
@@ -61,7 +62,7 @@ class FakeLink:
     asked: list[str] = field(default_factory=list)
     introduced: bool = False
     agreed: bool | None = None
-    told: dict[str, Any] = field(
+    facts_now: dict[str, Any] = field(
         default_factory=lambda: {
             "cluster": "ring",
             "datacenter": "dc1",
@@ -81,17 +82,17 @@ class FakeLink:
         return value
 
     def facts(self) -> dict[str, Any]:
-        told = dict(self._answer("facts", self.told))
+        facts = dict(self._answer("facts", self.facts_now))
         self.introduced = True
-        return told
+        return facts
 
     def schema_version(self) -> str:
         return str(self._answer("schema_version", self.version))
 
     def snapshot(self) -> dict[str, Any]:
         agreed = {} if self.agreed is None else {"agreed": self.agreed}
-        told = {"taken_at": "2026-01-01T00:00:00+00:00", "schema_version": self.version, **agreed, "tables": []}
-        return dict(self._answer("snapshot", told))
+        snapshot = {"taken_at": self.taken_at, "schema_version": self.version, **agreed, "tables": []}
+        return dict(self._answer("snapshot", snapshot))
 
     def truncations(self) -> list[dict[str, Any]]:
         return list(self._answer("truncations", self.truncated))

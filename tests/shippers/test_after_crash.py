@@ -21,12 +21,14 @@ from shippers.upload import Outcome
 from shippers.writer import nobody_writes
 from tests.shippers.conftest import Folder, ref
 from tests.shippers.test_agent import changed
+from tests.shippers.test_upload import take_in
 from writetime.batch.documents import SegmentInput
 from writetime.commitlog import sections
 from writetime.commitlog.descriptor import Descriptor
 from writetime.commitlog.encode import encode_segment
 from writetime.config import PipelineConfig
 from writetime.errors import ShipError
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
@@ -172,8 +174,8 @@ def test_where_the_kernel_cannot_tell(store: LocalStore, folder: Folder, agent_o
     with capture_logs() as logs:
         for _ in range(2):
             assert agent.round().waiting == 1
-    (told,) = [log for log in logs if log["log_level"] == "warning"]
-    assert "stop it first, then `writetime ship --drain`" in told["hint"]
+    (warned,) = [log for log in logs if log["log_level"] == "warning"]
+    assert "stop it first, then `writetime ship --drain`" in warned["hint"]
     assert len(folder.names) == 2
 
 
@@ -194,18 +196,18 @@ def test_an_orphan_that_reappears_is_compared(store: LocalStore, folder: Folder,
     aged(folder, 1)
     agent_over(store).round()
     if archived:
-        from tests.shippers.test_upload import process
-
-        process(store, 1)
+        take_in(store, 1)
     # The node was only down: at its start it links the file anew and completes it.
     folder.segment(1, data, idx=b"65536\nCOMPLETED")
-    expected = Outcome.ALREADY_PROCESSED if archived else Outcome.ALREADY_THERE
+    expected = Outcome.UPLOADED if archived else Outcome.ALREADY_THERE
     assert agent_over(store).round().shipped == {expected: 1}
+    assert store.read(ref(1).incoming) == data
     assert folder.names == []
-    folder.segment(1, data[:-1] + b"x", idx=b"65536\nCOMPLETED")
-    (error,) = agent_over(store).round().failed
-    assert "the store holds" in str(error)
-    assert len(folder.names) == 2
+    other = folder.segment(1, data[:-1] + b"x", idx=b"65536\nCOMPLETED")
+    assert agent_over(store).round().shipped == {Outcome.IN_CONFLICT: 1}
+    assert store.read(ref(1).incoming) == data
+    assert store.read(ref(1).conflict(crc32c(other))) == other
+    assert folder.names == []
 
 
 def test_a_clock_that_was_set_back_delays_and_one_set_forward_harms_nothing(
@@ -340,10 +342,20 @@ def test_drain_where_the_kernel_cannot_tell_tries_the_nodes_port(
 
 
 def test_drain_says_when_something_is_left(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
-    folder.segment(1)
-    store.put(ref(1).incoming, b"other bytes")
+    data = folder.segment(1)
+    for name in (ref(1).incoming, ref(1).conflict(crc32c(data))):
+        store.put(name, b"other bytes")
     assert not agent_over(store).run(Mode.DRAIN)
     assert len(folder.names) == 2
+
+
+def test_a_drain_leaves_no_segment_in_conflict_behind(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    """The node is about to be wiped: what it had is in the bucket, under whichever name."""
+    data = folder.segment(1)
+    store.put(ref(1).incoming, b"other bytes")
+    assert agent_over(store).run(Mode.DRAIN)
+    assert folder.names == []
+    assert store.read(ref(1).conflict(crc32c(data))) == data
 
 
 @pytest.mark.parametrize("mode", [Mode.DRAIN, Mode.ONCE])
@@ -379,7 +391,7 @@ def test_a_run_that_is_interrupted_says_that_something_is_left(
 
 
 def test_what_a_busy_node_completes_meanwhile_is_for_the_next_run(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
-    """`--once` has shipped all that was there when it looked: cron's mail would tell of trouble every minute otherwise."""
+    """`--once` has shipped all that was there when it looked: cron would mail about trouble every minute otherwise."""
     folder.segment(1)
     real = store.put
 
@@ -412,12 +424,13 @@ def test_ids_that_go_back_under_another_host_id(store: LocalStore, folder: Folde
 
 
 def test_ids_that_go_back_under_the_same_host_id(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
-    """As with a host id that was given by hand: nothing is overwritten, nothing deleted, the others go on."""
+    """As with a host id that was given by hand: nothing is overwritten, nothing lost, the others go on."""
     before = folder.segment(1000)
     agent_over(store).round()
     data = folder.segment(1, b"of the new node")
-    folder.segment(1000, b"the same id again")
+    again = folder.segment(1000, b"the same id again")
     result = agent_over(store).round()
-    assert (result.shipped, len(result.failed)) == ({Outcome.UPLOADED: 1}, 1)
+    assert (result.shipped, result.failed) == ({Outcome.UPLOADED: 1, Outcome.IN_CONFLICT: 1}, [])
     assert (store.read(ref(1000).incoming), store.read(ref(1).incoming)) == (before, data)
-    assert folder.names == ["CommitLog-7-1000.log", "CommitLog-7-1000_cdc.idx"]
+    assert store.read(ref(1000).conflict(crc32c(again))) == again
+    assert folder.names == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import upload, view
+from shippers import report, schema_snapshot, upload, view
 from shippers.agent import Agent, Mode
 from shippers.lock import only_shipper
 from shippers.upload import Outcome
@@ -21,6 +22,7 @@ from writetime import names
 from writetime.commitlog.descriptor import Descriptor
 from writetime.config import PipelineConfig
 from writetime.errors import ConfigError, ShipError, StoreError, StoreUnavailable
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
@@ -116,9 +118,9 @@ def test_an_idx_whose_log_was_missed_in_the_listing_is_kept(
 def test_a_segment_in_trouble_holds_up_no_other_and_is_reported_every_round(
     store: LocalStore, folder: Folder, agent_over: MakeAgent
 ) -> None:
-    for number in (1, 2, 3):
-        folder.segment(number)
-    store.put(ref(2).incoming, b"other bytes")
+    written = [folder.segment(number) for number in (1, 2, 3)]
+    for name in (ref(2).incoming, ref(2).conflict(crc32c(written[1]))):
+        store.put(name, b"other bytes")
     agent = agent_over(store)
     with capture_logs() as logs:
         first, second = agent.round(), agent.round()
@@ -126,6 +128,21 @@ def test_a_segment_in_trouble_holds_up_no_other_and_is_reported_every_round(
     assert [type(error) for error in first.failed + second.failed] == [ShipError, ShipError]
     assert len([log for log in logs if log["log_level"] == "error" and log["segment"] == "CommitLog-7-2.log"]) == 2
     assert folder.names == ["CommitLog-7-2.log", "CommitLog-7-2_cdc.idx"]
+
+
+def test_a_segment_in_conflict_is_an_error_in_the_log_and_no_failure(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+    folder.segment(1)
+    store.put(ref(1).incoming, b"other bytes")
+    agent = agent_over(store)
+    with capture_logs() as logs:
+        result = agent.round()
+    assert (result.shipped, result.ok) == ({Outcome.IN_CONFLICT: 1}, True)
+    (log,) = [log for log in logs if log["log_level"] == "error"]
+    assert log["event"] == "segment in conflict: the store holds other bytes under its name"
+    assert (log["segment"], log["object"]) == ("CommitLog-7-1.log", ref(1).incoming)
+    assert "writetime conflicts list" in log["hint"]
+    samples = [sample for family in agent.metrics.registry.collect() for sample in family.samples]
+    assert [sample.value for sample in samples if sample.labels == {"outcome": "in conflict"} and sample.name.endswith("_total")] == [1]
 
 
 def test_only_what_a_retry_may_help_is_retried(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
@@ -241,7 +258,7 @@ def test_a_second_shipper_does_not_start(store: LocalStore, folder: Folder, agen
     assert len(folder.names) == 2
 
 
-def test_metadata_tells_where_a_segment_came_from(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+def test_metadata_says_where_a_segment_came_from(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     folder.segment(1)
     agent_over(store, link=FakeLink()).round()
     info = store.head(ref(1).incoming)
@@ -249,17 +266,22 @@ def test_metadata_tells_where_a_segment_came_from(store: LocalStore, folder: Fol
     assert {"host_id": "host-1", "datacenter": "dc1", "address": "192.0.2.1", "release_version": "5.0.6"}.items() <= info.metadata.items()
 
 
-def test_node_facts_are_written_when_they_change(store: LocalStore, agent_over: MakeAgent) -> None:
+def statuses(store: LocalStore) -> list[dict[str, Any]]:
+    found = [json.loads(store.read(info.name)) for info in store.list(f"{names.node_documents(NODE)}/")]
+    return sorted(found, key=lambda document: str(document["at"]))
+
+
+def test_who_the_node_is_is_written_when_it_changes(store: LocalStore, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     agent_over(store, link=FakeLink()).round()
-    name = names.node_facts(NODE)
-    first = store.head(name)
-    assert json.loads(store.read(name)) == FakeLink().told
+    (first,) = statuses(store)
+    assert FakeLink().facts_now.items() <= first.items()
+    monkeypatch.setattr(report, "GAP", timedelta(0))
     agent_over(store, link=FakeLink()).round()
-    assert store.head(name) == first
+    assert statuses(store) == [first]
     newer = FakeLink()
-    newer.told["release_version"] = "5.0.7"
+    newer.facts_now["release_version"] = "5.0.7"
     agent_over(store, link=newer).round()
-    assert json.loads(store.read(name))["release_version"] == "5.0.7"
+    assert sorted(document["release_version"] for document in statuses(store)) == ["5.0.6", "5.0.7"]
 
 
 def test_the_schema_goes_before_the_segments_and_again_when_it_changes(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
@@ -269,47 +291,111 @@ def test_the_schema_goes_before_the_segments_and_again_when_it_changes(store: Lo
     agent.round()
 
     def shipped() -> list[str]:
-        return [name for name in puts(watched, "") if not name.startswith(("space/", "truncations/"))]
+        return [name for name in puts(watched, "") if not name.startswith(("nodes/", "truncations/"))]
 
-    assert shipped() == [names.node_facts(NODE), "schemas/ring/20260101T000000Z-v1.json", ref(1).incoming]
+    assert shipped() == ["schemas/ring/dc1/host-1/20260101T000000Z-v1.json", ref(1).incoming]
     agent.round()
     link.version = "v2"
     folder.segment(2)
     agent.round()
-    assert shipped()[3:] == ["schemas/ring/20260101T000000Z-v2.json", ref(2).incoming]
+    assert shipped()[2:] == ["schemas/ring/dc1/host-1/20260101T000000Z-v2.json", ref(2).incoming]
     assert link.asked.count("snapshot") == 2
 
 
-def test_one_node_of_the_ring_ships_a_version(store: LocalStore, agent_over: MakeAgent) -> None:
+def schemas(store: LocalStore) -> list[str]:
+    return [info.name for info in store.list("schemas/")]
+
+
+def test_each_node_ships_its_own(store: LocalStore, agent_over: MakeAgent) -> None:
+    """It has no right to look at what others have shipped, and does not."""
     store.put("schemas/ring/20250101T000000Z-v1.json", b"{}")
+    store.put("schemas/ring/dc1/host-2/20250101T000000Z-v1.json", b"{}")
+    watched = FaultyStore(store)
+    agent_over(watched, link=FakeLink()).round()
+    assert "schemas/ring/dc1/host-1/20260101T000000Z-v1.json" in schemas(store)
+    assert {what for what, name in watched.calls if name.startswith("schemas/")} == {"put"}
+
+
+def test_a_new_run_does_not_ship_the_same_schema_again(store: LocalStore, agent_over: MakeAgent) -> None:
+    for _ in range(2):
+        watched = FaultyStore(store)
+        agent_over(watched, link=FakeLink()).round()
+    assert puts(watched, "schemas/") == []
+    assert schemas(store) == ["schemas/ring/dc1/host-1/20260101T000000Z-v1.json"]
+
+
+def test_another_store_gets_the_schema_too(store: LocalStore, agent_over: MakeAgent, tmp_path: Path) -> None:
     agent_over(store, link=FakeLink()).round()
-    assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20250101T000000Z-v1.json"]
+    other = LocalStore(tmp_path / "other")
+    agent_over(other, link=FakeLink()).round()
+    assert schemas(other) == schemas(store)
 
 
-def test_a_version_that_is_back_is_shipped_again(store: LocalStore, agent_over: MakeAgent) -> None:
+def test_another_node_ships_the_schema_too(store: LocalStore, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+    agent_over(store, link=FakeLink()).round()
+    other = FakeLink()
+    other.facts_now["host_id"] = "host-2"
+    agent_over(store, link=other, config=changed(settings, host_id="host-2")).round()
+    assert schemas(store) == [f"schemas/ring/dc1/host-{number}/20260101T000000Z-v1.json" for number in (1, 2)]
+
+
+@pytest.mark.parametrize("note", [b"", b"[]", b"{}", b'{"store": 5}', b"\xff", b"null"])
+def test_a_schema_note_that_cannot_be_read_ships_it_once_more(
+    note: bytes, store: LocalStore, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
+    assert settings.node is not None
+    agent_over(store, link=FakeLink()).round()
+    (settings.node.state / schema_snapshot.NOTE).write_bytes(note)
+    watched = FaultyStore(store)
+    assert agent_over(watched, link=FakeLink()).round().ok
+    assert puts(watched, "schemas/") == schemas(store), "it is there, and that is as good"
+    again = FaultyStore(store)
+    agent_over(again, link=FakeLink()).round()
+    assert puts(again, "schemas/") == []
+
+
+def test_a_schema_whose_answer_was_lost_is_shipped_again(store: LocalStore, agent_over: MakeAgent) -> None:
+    class Lost(FaultyStore):
+        def put(self, name: str, *args: Any, **kwargs: Any) -> Any:
+            super().put(name, *args, **kwargs)
+            if name.startswith("schemas/"):
+                raise StoreUnavailable("503")
+
+    agent_over(Lost(store), link=FakeLink()).round()
+    watched = FaultyStore(store)
+    agent_over(watched, link=FakeLink()).round()
+    assert puts(watched, "schemas/") == schemas(store)
+
+
+def test_a_version_that_is_back_is_shipped_again(store: LocalStore, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was created since is gone: the older object of that version does not say so."""
-    store.put("schemas/ring/20250101T000000Z-v1.json", b"{}")
-    store.put("schemas/ring/20250102T000000Z-v2.json", b"{}")
-    agent_over(store, link=FakeLink()).round()
-    assert [info.name for info in store.list("schemas/")][-1] == "schemas/ring/20260101T000000Z-v1.json"
+    link = FakeLink()
+    agent = agent_over(store, link=link)
+    for day, version in enumerate(("v1", "v2", "v1"), 1):
+        link.version, link.taken_at = version, f"2026-01-0{day}T00:00:00+00:00"
+        agent.round()
+    assert [name.rpartition("/")[2] for name in schemas(store)] == [
+        "20260101T000000Z-v1.json",
+        "20260102T000000Z-v2.json",
+        "20260103T000000Z-v1.json",
+    ]
 
 
 def test_a_version_that_peers_take_over_is_shipped_again(store: LocalStore, agent_over: MakeAgent) -> None:
-    """Only what the whole ring has tells what is gone."""
+    """Only what the whole ring has shows what is gone."""
     link = FakeLink()
-    link.agreed = False
     agent = agent_over(store, link=link)
     for agreed in (False, False, True, True):
         link.agreed = agreed
         agent.round()
-    assert [info.name.rsplit("Z-")[1] for info in store.list("schemas/")] == ["v1-agreed.json", "v1.json"]
+    assert [name.rsplit("Z-")[1] for name in schemas(store)] == ["v1-agreed.json", "v1.json"]
     assert link.asked.count("snapshot") == 3
-    # Nor does a node that has not heard of it yet ship it once more.
-    other = FakeLink()
-    other.agreed = False
-    store.delete("schemas/ring/20260101T000000Z-v1.json")
-    agent_over(store, link=other).round()
-    assert [info.name.rsplit("Z-")[1] for info in store.list("schemas/")] == ["v1-agreed.json"]
+    # A later start at which the node has not heard from a peer yet ships it no second time.
+    again = FakeLink()
+    again.agreed = False
+    watched = FaultyStore(store)
+    agent_over(watched, link=again).round()
+    assert puts(watched, "schemas/") == []
 
 
 def test_peers_that_never_agree_are_not_asked_about_for_ever(store: LocalStore, agent_over: MakeAgent) -> None:
@@ -321,17 +407,6 @@ def test_peers_that_never_agree_are_not_asked_about_for_ever(store: LocalStore, 
     assert link.asked.count("snapshot") == 21
 
 
-def test_two_nodes_ship_a_version_in_the_same_second(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
-    folder.segment(1)
-
-    class Blind(FaultyStore):
-        def list(self, prefix: str = "", **_: Any) -> Any:
-            return iter(())
-
-    store.put("schemas/ring/20260101T000000Z-v1.json", b"{}")
-    assert agent_over(Blind(store), link=FakeLink()).round().shipped == {Outcome.UPLOADED: 1}
-
-
 def test_a_schema_file_when_there_is_no_node_to_ask(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, tmp_path: Path
 ) -> None:
@@ -339,8 +414,8 @@ def test_a_schema_file_when_there_is_no_node_to_ask(
     file.write_text(json.dumps(SNAPSHOT))
     for _ in range(2):
         agent_over(store, config=changed(settings, schema_file=file)).round()
-    assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20260102T030405Z-from-file.json"]
-    assert json.loads(store.read("schemas/ring/20260102T030405Z-from-file.json")) == SNAPSHOT
+    assert schemas(store) == ["schemas/ring/dc1/host-1/20260102T030405Z-from-file.json"]
+    assert json.loads(store.read("schemas/ring/dc1/host-1/20260102T030405Z-from-file.json")) == SNAPSHOT
 
 
 @pytest.mark.parametrize(
@@ -366,14 +441,26 @@ def test_a_node_that_is_down_holds_up_nothing(
     link = FakeLink(down=True)
     agent = agent_over(store, link=link, config=changed(settings, schema_file=file))
     assert agent.round().shipped == {Outcome.UPLOADED: 1}
-    assert [info.name for info in store.list("schemas/")] == ["schemas/ring/20260102T030405Z-from-file.json"]
+    assert schemas(store) == ["schemas/ring/dc1/host-1/20260102T030405Z-from-file.json"]
     link.down = False
     agent.round()
-    assert next(info.name for info in store.list("schemas/")) == "schemas/ring/20260101T000000Z-v1.json"
-    assert json.loads(store.read(names.node_facts(NODE)))["rack"] == "r1"
+    assert schemas(store)[0] == "schemas/ring/dc1/host-1/20260101T000000Z-v1.json"
+    assert store.head(ref(1).incoming) is not None
 
 
-def test_what_the_node_once_told_is_remembered(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
+def test_the_status_says_more_once_the_node_answers(store: LocalStore, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "GAP", timedelta(0))
+    link = FakeLink(down=True)
+    agent = agent_over(store, link=link)
+    agent.round()
+    link.down = False
+    agent.round()
+    assert sorted(document.get("rack", "") for document in statuses(store)) == ["", "r1"]
+
+
+def test_what_the_node_once_answered_is_remembered(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
+) -> None:
     asking = changed(settings, host_id=None, datacenter=None)
     with pytest.raises(ShipError, match=r"node\.host_id") as caught:
         agent_over(store, link=FakeLink(down=True), config=asking).round()
@@ -401,7 +488,7 @@ def test_a_node_that_was_away_is_asked_anew_who_it_is(
     assert agent.round().shipped == {Outcome.UPLOADED: 1}, "until it answers, it is who it was"
     assert store.head(ref(3).incoming) is not None
     link.down = False
-    link.told["host_id"] = "host-2"
+    link.facts_now["host_id"] = "host-2"
     folder.segment(4)
     with capture_logs() as logs:
         agent.round()

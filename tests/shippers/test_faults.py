@@ -1,5 +1,5 @@
 """Every fault of store, disk and folder once: what a round makes of it, that nothing is deleted that the store does not have, and that the
-next round goes on by itself, or the file waits for a person."""
+next round goes on by itself."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ from tests.store.memory import Fault, MemoryStore
 from writetime import names
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.store import local
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 BY_ITSELF = "the same round"
 NEXT_ROUND = "the next round"
-A_PERSON = "a person"
 
 
 @pytest.mark.parametrize(
     ("fault", "on", "settled_by", "outcome"),
     [
         (Fault.UNAVAILABLE, "put", BY_ITSELF, Outcome.UPLOADED),
-        (Fault.UNAVAILABLE, "head", BY_ITSELF, Outcome.UPLOADED),
-        (Fault.UNAVAILABLE, "read", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.UNAVAILABLE, "head", BY_ITSELF, Outcome.ALREADY_THERE),
         (Fault.LOST_ANSWER, "put", BY_ITSELF, Outcome.ALREADY_THERE),
         (Fault.PRECONDITION, "put", BY_ITSELF, Outcome.UPLOADED),
         (Fault.LOST_AND_REPEATED, "put", BY_ITSELF, Outcome.ALREADY_THERE),
         (Fault.TRUNCATED, "put", BY_ITSELF, Outcome.UPLOADED),
-        (Fault.TRUNCATED, "read", BY_ITSELF, Outcome.UPLOADED),
+        (Fault.TRUNCATED, "head", BY_ITSELF, Outcome.ALREADY_THERE),
         (Fault.GONE, "put", BY_ITSELF, Outcome.UPLOADED),
         (Fault.EXPIRED, "put", NEXT_ROUND, Outcome.UPLOADED),
-        (Fault.EXPIRED, "head", NEXT_ROUND, Outcome.UPLOADED),
-        (Fault.EXPIRED, "read", NEXT_ROUND, Outcome.UPLOADED),
+        (Fault.EXPIRED, "head", NEXT_ROUND, Outcome.ALREADY_THERE),
+        (Fault.FORBIDDEN, "head", NEXT_ROUND, Outcome.ALREADY_THERE),
         (Fault.FORBIDDEN, "put", NEXT_ROUND, Outcome.UPLOADED),
-        (Fault.DAMAGED, "put", A_PERSON, Outcome.UPLOADED),
-        (Fault.DAMAGED_UNSEEN, "put", A_PERSON, Outcome.UPLOADED),
+        (Fault.DAMAGED, "put", NEXT_ROUND, Outcome.IN_CONFLICT),
+        (Fault.DAMAGED_UNSEEN, "put", NEXT_ROUND, Outcome.IN_CONFLICT),
     ],
 )
 def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, folder: Folder, agent_over: MakeAgent) -> None:
@@ -53,19 +52,14 @@ def test_the_store(fault: Fault, on: str, settled_by: str, outcome: Outcome, fol
     agent = agent_over(store)
     agent.round()
     data = folder.segment(1)
-    store.fail(fault, on=on, prefix="ledger/" if on == "read" else "cdc/")
+    store.fail(fault, on=on, prefix="cdc/")
     first = agent.round()
     assert [fault for fault, *_ in store.struck] == [fault]
     if settled_by != BY_ITSELF:
         assert (first.shipped, len(first.failed), len(folder.names)) == ({}, 1, 2)
-        if settled_by == A_PERSON:
-            second = agent.round()
-            assert "the store holds" in str(second.failed[0])
-            assert len(folder.names) == 2
-            store.delete(ref(1).incoming)
         first = agent.round()
     assert first.shipped == {outcome: 1}
-    assert store.read(ref(1).incoming) == data
+    assert store.read(ref(1).conflict(crc32c(data)) if outcome is Outcome.IN_CONFLICT else ref(1).incoming) == data
     assert folder.names == []
 
 
@@ -74,7 +68,7 @@ def test_the_look_after_the_upload_fails(fault: Fault, rounds: int, folder: Fold
     """What was uploaded counts for nothing until it has been seen there."""
     store = MemoryStore()
     folder.segment(1)
-    store.fail(fault, on="head", prefix="cdc/", skip=1)
+    store.fail(fault, on="head", prefix="cdc/")
     agent = agent_over(store)
     results = [agent.round() for _ in range(rounds)]
     assert results[-1].shipped == {Outcome.ALREADY_THERE: 1}
@@ -212,7 +206,7 @@ def test_a_folder_that_may_not_be_listed(store: LocalStore, folder: Folder, agen
 def test_a_segment_vanishes_between_the_look_and_the_upload(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with cdc_block_writes: false, where Cassandra deletes the oldest when space runs out. It is told, and the others go on."""
+    """As with cdc_block_writes: false, where Cassandra deletes the oldest when space runs out. It is reported, and the others go on."""
     for number in (1, 2, 3):
         folder.segment(number)
     real = upload.measure
@@ -258,7 +252,21 @@ def refuse(patch: pytest.MonkeyPatch, refused: Path, code: int) -> None:
     patch.setattr(Path, "lstat", lambda path: stat(path, follow_symlinks=False))
 
 
-def test_a_damaged_object_of_the_node_holds_up_no_segment(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
+def test_bytes_that_the_store_damages_every_time_are_never_deleted_here(folder: Folder, agent_over: MakeAgent) -> None:
+    store = MemoryStore()
+    data = folder.segment(1)
+    store.fail(Fault.DAMAGED_UNSEEN, on="put", prefix="cdc/", times=100)
+    agent = agent_over(store)
+    for _ in range(4):
+        (error,) = agent.round().failed
+        assert "the store holds" in str(error)
+        assert (folder.path / "CommitLog-7-1.log").read_bytes() == data
+    assert len(folder.names) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[1]", b"\xff\xfe"])
+def test_what_others_wrote_of_the_node_is_not_looked_at(content: bytes, store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     folder.segment(1)
-    store.put(names.node_facts(NODE), b"")
-    assert agent_over(store).round().shipped == {Outcome.UPLOADED: 1}
+    for name in (f"{names.node_documents(NODE)}/damaged.json", ref(1).ledger):
+        store.put(name, content)
+    assert agent_over(store, link=FakeLink()).round().shipped == {Outcome.UPLOADED: 1}

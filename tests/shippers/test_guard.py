@@ -26,6 +26,7 @@ from tests.store.memory import Fault, MemoryStore
 from writetime.config import NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.names import SegmentName
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
@@ -301,7 +302,7 @@ def test_a_store_that_refuses_us_counts_as_down(
         return real(path)
 
     monkeypatch.setattr(upload, "crc32c_of", crc32c_of)
-    memory.fail(fault, on="head", prefix="cdc/", times=1000)
+    memory.fail(fault, on="put", prefix="cdc/", times=1000)
     assert settings.node is not None
     for _ in range(2):
         assert len(agent.round().failed) == 3
@@ -341,13 +342,18 @@ def test_a_node_that_has_not_said_who_it_is_yet(
     assert {number: store.read(ref(number).incoming) for number in written} == written
 
 
+def stuck(store: LocalStore, number: int, data: bytes) -> None:
+    """Let the store hold other bytes than the segment's under every name that it may go by."""
+    for name in (ref(number).incoming, ref(number).conflict(crc32c(data))):
+        store.put(name, b"other bytes")
+
+
 def test_nothing_is_put_aside_while_the_store_answers(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig
 ) -> None:
     """One segment in trouble at an alarm: the store is not down, and moving the file away would hide the trouble."""
     config = ship(settings, cdc_total_space=300, disk_reserve=0, when_store_is_down="spill")
-    folder.segment(1, b"x" * 250)
-    store.put(ref(1).incoming, b"other bytes")
+    stuck(store, 1, folder.segment(1, b"x" * 250))
     assert not agent_over(store, config=config).round().ok
     assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
 
@@ -424,8 +430,7 @@ def test_a_segment_in_trouble_does_not_hold_up_what_lies_aside(
     config.node.spill.mkdir(parents=True)
     data = b"aside"
     (config.node.spill / "CommitLog-7-1.log").write_bytes(data)
-    folder.segment(2, b"x" * 250)
-    store.put(ref(2).incoming, b"other bytes")
+    stuck(store, 2, folder.segment(2, b"x" * 250))
     assert not agent_over(store, config=config).run(Mode.ONCE)
     assert store.read(ref(1).incoming) == data
 

@@ -23,9 +23,9 @@ def test_nothing_is_lost_or_doubled_whenever_the_shipper_dies() -> None:
     kills = 2 * len(POINTS)
     done = run("--seed", "3", "--kills", str(kills))
     assert done.returncode == 0, done.stdout + done.stderr
-    (told,) = re.findall(r"kills (\d+), segments (\d+), lost 0, doubled 0, early 0, stuck 0, tail 0", done.stdout)
-    assert int(told[0]) == kills
-    assert int(told[1]) > kills
+    (counts,) = re.findall(r"kills (\d+), segments (\d+), lost 0, doubled 0, early 0, stuck 0, tail 0", done.stdout)
+    assert int(counts[0]) == kills
+    assert int(counts[1]) > kills
     struck = re.findall(r"killed (.*): [1-9]", done.stdout)
     assert len(set(struck) & set(POINTS)) >= 2, "hardly any shipper came to its point"
 

@@ -1,8 +1,7 @@
-"""Who the node is, of what three sources say; and what is written of it."""
+"""Who the node is, by what three sources say; and what is noted of it."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +11,10 @@ import pytest
 from shippers import node
 from shippers.node import Link, NodeFacts, merge
 from tests.shippers.conftest import FakeLink
-from writetime import names
 from writetime.config import NodeConfig, PipelineConfig
 from writetime.errors import ConfigError, ShipError
-from writetime.store.local import LocalStore
 
-TOLD = FakeLink().told
+FACTS = FakeLink().facts_now
 
 
 def config(settings: PipelineConfig, **node_part: Any) -> PipelineConfig:
@@ -31,20 +28,20 @@ def test_the_configuration_is_enough(settings: PipelineConfig) -> None:
     assert facts.metadata() == {"host_id": "host-1", "datacenter": "dc1", "address": "10.0.0.1"}
 
 
-def test_the_node_tells_more(settings: PipelineConfig) -> None:
-    assert merge(config(settings, host_id=None, datacenter=None, address="127.0.0.1"), TOLD, {}) == NodeFacts(**TOLD)
+def test_the_node_knows_more(settings: PipelineConfig) -> None:
+    assert merge(config(settings, host_id=None, datacenter=None, address="127.0.0.1"), FACTS, {}) == NodeFacts(**FACTS)
 
 
 def test_notes_count_only_for_the_same_node(settings: PipelineConfig) -> None:
-    assert merge(settings, {}, TOLD).rack == "r1"
-    assert merge(config(settings, host_id="host-2"), {}, TOLD).rack is None
-    assert merge(settings, TOLD | {"rack": "r2"}, TOLD).rack == "r2"
+    assert merge(settings, {}, FACTS).rack == "r1"
+    assert merge(config(settings, host_id="host-2"), {}, FACTS).rack is None
+    assert merge(settings, FACTS | {"rack": "r2"}, FACTS).rack == "r2"
 
 
 @pytest.mark.parametrize("field", ["cluster", "datacenter", "host_id"])
 def test_a_contradiction_is_an_error(settings: PipelineConfig, field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} `.*the node says `other`"):
-        merge(settings, TOLD | {field: "other"}, {})
+        merge(settings, FACTS | {field: "other"}, {})
 
 
 @pytest.mark.parametrize("field", ["datacenter", "host_id"])
@@ -63,22 +60,15 @@ def test_a_configuration_without_node(settings: PipelineConfig) -> None:
         merge(settings.model_copy(update={"node": None}), {}, {})
 
 
-def test_what_is_not_known_now_keeps_its_former_value(store: LocalStore) -> None:
-    assert node.publish(store, NodeFacts(**TOLD))
-    assert not node.publish(store, NodeFacts("ring", "dc1", "host-1"))
-    assert node.publish(store, NodeFacts("ring", "dc1", "host-1", address="192.0.2.9"))
-    assert json.loads(store.read(names.node_facts(NodeFacts(**TOLD).name))) == TOLD | {"address": "192.0.2.9"}
-
-
 def test_notes(tmp_path: Path) -> None:
-    facts = NodeFacts(**TOLD)
+    facts = NodeFacts(**FACTS)
     assert node.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw")) == tmp_path / "cdc_raw.writetime" / "node.json"
     path = node.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw", state_dir=tmp_path / "state"))
     assert path == tmp_path / "state" / "node.json"
     assert node.recall(path) == {}
     node.remember(path, facts)
     node.remember(path, facts)
-    assert node.recall(path) == TOLD
+    assert node.recall(path) == FACTS
     for damaged in (b"", b"[]", b'{"unknown": 1}'):
         path.write_bytes(damaged)
         assert node.recall(path) == {}
@@ -93,14 +83,6 @@ def test_a_node_that_does_not_answer(tmp_path: Path) -> None:
             with pytest.raises(ShipError, match=r"127\.0\.0\.1:9") as caught:
                 question()
             assert caught.value.retriable
-
-
-@pytest.mark.parametrize("damaged", [b"", b'{"cluster": "ri', b"\xff\xfe", b"null", b"[1]", b"5"])
-def test_a_nodes_object_that_is_damaged_is_written_anew(store: LocalStore, damaged: bytes) -> None:
-    facts = NodeFacts(**TOLD)
-    store.put(names.node_facts(facts.name), damaged)
-    assert node.publish(store, facts)
-    assert json.loads(store.read(names.node_facts(facts.name))) == TOLD
 
 
 @pytest.mark.parametrize("row", [None, ("ring", "dc1"), ("ring", "dc1", "h", "a", "r", "5.0", ["no number"])])

@@ -24,11 +24,12 @@ from shippers.agent import Agent
 from shippers.status import dry_run, status
 from tests.shippers.conftest import SEALED, FakeLink, Folder, ref
 from tests.shippers.test_agent import changed, failing
-from tests.shippers.test_guard import Down
-from tests.shippers.test_upload import process
+from tests.shippers.test_guard import Down, stuck
+from tests.shippers.test_upload import take_in
 from writetime.cli import build
 from writetime.config import PipelineConfig, ShipConfig
 from writetime.errors import ConfigError
+from writetime.store.checksum import crc32c
 from writetime.store.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
@@ -49,25 +50,31 @@ def test_metrics(store: LocalStore, folder: Folder, agent_over: MakeAgent, setti
     sizes = [len(folder.segment(number)) for number in (1, 2, 3)]
     folder.segment(4, idx=b"5")
     (folder.path / "notes.log").write_text("by hand")
-    store.put(ref(2).incoming, b"other bytes")
+    stuck(store, 2, (folder.path / "CommitLog-7-2.log").read_bytes())
     agent = agent_over(store, config=config)
     agent.round()
-    told = values(agent)
-    assert told["bytes_total"] == sizes[0] + sizes[2]
-    assert told["segments_total uploaded"] == 2
-    assert told["failures_total ShipError"] == 1
-    assert told["segment_seconds_count"] == 2
-    assert (told["to_ship_segments"], told["lag_bytes"]) == (1, sizes[1])
-    assert told["oldest_unshipped_timestamp_seconds"] == SEALED
-    assert abs(told["lag_seconds"] - (time.time() - SEALED)) < 60
-    assert (told["growing_segments"], told["foreign_files"], told["space_level"]) == (1, 1, 0)
-    assert told["cdc_used_bytes"] == sizes[1] + len(folder.segment(4, idx=b"5"))
-    assert told["cdc_limit_bytes"] == 100_000
-    assert told["disk_free_bytes"] > 0
-    store.delete(ref(2).incoming)
+    found = values(agent)
+    assert found["bytes_total"] == sizes[0] + sizes[2]
+    assert found["segments_total uploaded"] == 2
+    assert found["failures_total ShipError"] == 1
+    assert found["segment_seconds_count"] == 2
+    assert (found["to_ship_segments"], found["lag_bytes"]) == (1, sizes[1])
+    assert found["oldest_unshipped_timestamp_seconds"] == SEALED
+    assert abs(found["lag_seconds"] - (time.time() - SEALED)) < 60
+    assert (found["growing_segments"], found["foreign_files"], found["space_level"]) == (1, 1, 0)
+    assert found["cdc_used_bytes"] == sizes[1] + len(folder.segment(4, idx=b"5"))
+    assert found["cdc_limit_bytes"] == 100_000
+    assert found["disk_free_bytes"] > 0
+    store.delete(ref(2).conflict(crc32c((folder.path / "CommitLog-7-2.log").read_bytes())))
     agent.round()
-    told = values(agent)
-    assert (told["to_ship_segments"], told["lag_bytes"], told["lag_seconds"], told["oldest_unshipped_timestamp_seconds"]) == (0, 0, 0, 0)
+    found = values(agent)
+    assert found["segments_total in conflict"] == 1
+    assert (found["to_ship_segments"], found["lag_bytes"], found["lag_seconds"], found["oldest_unshipped_timestamp_seconds"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 @pytest.fixture
@@ -165,7 +172,7 @@ def test_ipv6() -> None:
 
 def test_status(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:
     folder.segment(1)
-    folder.segment(2)
+    other = folder.segment(2)
     folder.segment(3, idx=b"5")
     assert settings.node is not None
     settings.node.spill.mkdir(parents=True)
@@ -178,7 +185,7 @@ def test_status(store: LocalStore, folder: Folder, agent_over: MakeAgent, settin
         ("CommitLog-7-3.log", "growing", "cdc_raw"),
         ("CommitLog-7-9.log", "completed", "aside"),
     ]
-    store.put(ref(2).incoming, b"other bytes")
+    stuck(store, 2, other)
     agent_over(store, link=FakeLink(space=12345)).round()
     after = status(settings)
     assert [file["name"] for file in after["files"]] == ["CommitLog-7-2.log", "CommitLog-7-3.log"]
@@ -207,15 +214,22 @@ def test_a_note_that_cannot_be_written_stops_nothing(
         assert agent.round().ok
     assert folder.names == []
     warned = [log["event"] for log in logs if log["log_level"] == "warning"]
-    noted = "failed to note the shipped truncation records"
-    assert warned == ["who the node is is not noted", noted, "the node's space is not told in the bucket", "the look is not noted"]
+    assert warned == [
+        "failed to persist the node's identity",
+        "failed to note the written node status",
+        "failed to note the shipped schema",
+        "failed to note the shipped truncation records",
+        "failed to note the shipper's status",
+    ]
 
 
-def test_a_dry_run_tells_and_does_nothing(store: LocalStore, folder: Folder, settings: PipelineConfig, agent_over: MakeAgent) -> None:
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+    store: LocalStore, folder: Folder, settings: PipelineConfig, agent_over: MakeAgent
+) -> None:
     for number in (1, 2, 3, 4):
         folder.segment(number)
     agent_over(store).round()
-    process(store, 1)
+    take_in(store, 1)
     store.put(ref(2).incoming, b"other bytes")
     for number in (1, 2, 3, 5):
         folder.segment(number)
@@ -225,9 +239,9 @@ def test_a_dry_run_tells_and_does_nothing(store: LocalStore, folder: Folder, set
     here = {path.name: path.read_bytes() for path in folder.path.iterdir()}
     there = {info.name: info.generation for info in store.list()}
     actions = {plan["name"]: plan["action"] for plan in dry_run(settings, store, None)}
-    assert actions.pop("CommitLog-7-2.log").startswith("keep: compare a segment with the store")
     assert actions == {
-        "CommitLog-7-1.log": "delete: already processed, the same bytes",
+        "CommitLog-7-1.log": "upload, verify, delete",
+        "CommitLog-7-2.log": "upload as a conflict, verify, delete: other bytes are there",
         "CommitLog-7-3.log": "delete: already there, the same bytes",
         "CommitLog-7-4_cdc.idx": "delete: its log was shipped",
         "CommitLog-7-5.log": "upload, verify, delete",

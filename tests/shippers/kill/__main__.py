@@ -37,7 +37,7 @@ def main() -> int:
 def plain(run: Run, kills: int) -> int:
     begun = time.monotonic()
     result = run.run(kills)
-    tell(result, time.monotonic() - begun)
+    report(result, time.monotonic() - begun)
     return 1 if result.found.all else 0
 
 
@@ -50,7 +50,7 @@ def sabotaged(run: Run, rule: str, kills: int) -> int:
     return 0
 
 
-def tell(result: Result, seconds: float) -> None:
+def report(result: Result, seconds: float) -> None:
     for point, count in sorted(result.points.items()):
         print(f"  killed {point}: {count}")
     for text in result.found.all[:SHOWN]:
@@ -58,8 +58,8 @@ def tell(result: Result, seconds: float) -> None:
     counts = ", ".join(f"{kind} {count}" for kind, count in result.found.counts.items())
     print(
         f"{result.segments} segments ({result.bytes >> 10} KiB), {result.crashes} crashes of the node, {result.orphans} orphans, "
-        f"{result.archived} archived meanwhile, {result.put_aside} found put aside, {result.wrong_objects} wrong objects settled by hand, "
-        f"{result.parts} parts"
+        f"{result.archived} archived meanwhile, {result.again} shipped again after that, {result.put_aside} found put aside, "
+        f"{result.conflicts} in conflict, {result.wrong_objects} wrong objects settled by hand, {result.parts} parts"
     )
     print(f"kills {result.kills}, segments {result.segments}, {counts} ({seconds:.0f} s)")
 

@@ -17,7 +17,9 @@ from writetime.store.local import LocalStore
 
 @dataclass
 class Found:
-    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck, and wrong parts."""
+    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck, and wrong parts.
+
+    Doubled: overwritten, or the same bytes under two names that both count."""
 
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
@@ -40,6 +42,7 @@ class Bucket:
     def __init__(self, folder: Path, node: Node, gone: Path) -> None:
         self.store = LocalStore(folder)
         self.parts = 0
+        self.again = 0
         self._node = node
         self._damaged = gone.with_name("damaged")
         self._parts: dict[str, int] = {}
@@ -49,12 +52,24 @@ class Bucket:
         self._gone_before: Counter[str] = Counter()
 
     def look(self) -> dict[int, list[ObjectInfo]]:
-        """All objects that hold segments, by the segment's number."""
+        """All objects that hold segments, those in conflict too, by the segment's number."""
         found: dict[int, list[ObjectInfo]] = {}
         for prefix in ("cdc/", "cdc_archive/"):
             for info in self.store.list(prefix):
-                found.setdefault(SegmentRef.from_object(info.name).segment.id, []).append(info)
+                conflict = SegmentRef.from_conflict(info.name)
+                segment = conflict[0] if conflict else SegmentRef.from_object(info.name)
+                found.setdefault(segment.segment.id, []).append(info)
         return found
+
+    def counted(self, number: int, infos: list[ObjectInfo]) -> list[str]:
+        """The names under which the segment counts. What is under cdc/ once more after it was archived does not: planning knows it."""
+        good = [info.name for info in infos if self.is_good(number, info)]
+        return [name for name in good if name != ref(number).incoming or self.store.head(ref(number).ledger) is None]
+
+    @property
+    def damaged(self) -> set[str]:
+        """Names of objects whose bytes a fault changed on their way."""
+        return set(self._damaged.read_text().split()) if self._damaged.exists() else set()
 
     def is_good(self, number: int, info: ObjectInfo) -> bool:
         """Whether the object holds what the node wrote."""
@@ -76,12 +91,12 @@ class Bucket:
         self._gone_before = gone
 
     def tails(self) -> Iterator[str]:
-        """What is wrong with parts: together they are the beginning of what the node wrote and had synced, each written once.
+        """What is wrong with parts: together they are the beginning of what the node wrote and had synced, each written once. They may
+        overlap.
 
         Where a part was damaged on its way, none may follow: no shipper goes on behind bytes that are not the segment's."""
-        damaged = set(self._damaged.read_text().split()) if self._damaged.exists() else set()
+        damaged = self.damaged
         reached: dict[int, int] = {}
-        stopped: set[int] = set()
         seen: dict[str, int] = {}
         for segment, part in parts.found(self.store, "cdc_parts/"):
             name, number = part.info.name, segment.segment.id
@@ -89,31 +104,32 @@ class Bucket:
             self.parts += name not in self._parts
             if self._parts.get(name, part.info.generation) != part.info.generation:
                 yield f"{name} was overwritten"
-            if number in stopped:
-                yield f"{name} follows a part with other bytes than the segment's"
-            elif part.start != reached.get(number, 0):
-                yield f"{name} begins where no part ends"
-            elif self.store.read(name) != self._node.synced(number)[part.start : part.end]:
-                stopped.add(number)
-                if name not in damaged:
-                    yield f"{name} is not what the node had synced"
-            reached[number] = part.end
+            if part.start > reached.get(number, 0):
+                yield f"{name} begins where no part with the segment's bytes ends"
+            elif self.store.read(name) == self._node.synced(number)[part.start : part.end]:
+                reached[number] = max(part.end, reached.get(number, 0))
+            elif name not in damaged:
+                yield f"{name} is not what the node had synced"
         self._parts = seen
 
     def archive(self, number: int) -> bool:
-        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.batch.archive`."""
+        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.batch.archive`. One that is archived
+        already is only removed."""
         segment = ref(number)
         info = self.store.head(segment.incoming)
         target = segment.archived(info.created) if info else ""
-        if info is None or not self.is_good(number, info) or self.store.head(segment.ledger) is not None:
+        if info is None or not self.is_good(number, info):
             return False
-        self.store.copy(segment.incoming, target)
-        self.store.put(segment.ledger, b'{"state": "archived", "archived_as": "%s"}' % target.encode())
+        known = self.store.head(segment.ledger) is not None
+        if not known:
+            self.store.copy(segment.incoming, target)
+            self.store.put(segment.ledger, b'{"state": "archived", "archived_as": "%s"}' % target.encode())
+        self.again += known
         self.store.delete(segment.incoming)
         self._seen.pop(segment.incoming, None)
         for part in parts.of(self.store, segment):
             self.store.delete(part.info.name)
-        return True
+        return not known
 
 
 def ref(number: int) -> SegmentRef:
@@ -129,7 +145,7 @@ def between(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
         raw = node.cdc_raw / f"CommitLog-7-{segment.number}.log"
         if not raw.exists() or not raw.samefile(segment.file.name):
             found.early.append(f"{raw.name} was taken while the node wrote to it")
-    found.doubled += [f"segment {number} is there twice" for number, infos in objects.items() if len(infos) > 1]
+    found.doubled += _doubled(bucket, objects)
     for number, written in node.written.items():
         here = [path for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
         whole = [path for path in here if path.read_bytes() == written.data]
@@ -142,15 +158,24 @@ def between(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
             found.stuck.append(f"{raw.name} has lost its idx, and looks like a new one")
 
 
+def _doubled(bucket: Bucket, objects: dict[int, list[ObjectInfo]]) -> list[str]:
+    """Segments that count under more than one name."""
+    counted = {number: bucket.counted(number, infos) for number, infos in objects.items()}
+    return [f"segment {number} is there as {', '.join(names)}" for number, names in counted.items() if len(names) > 1]
+
+
 def at_the_end(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
-    """Every segment is in the bucket once, with the bytes that the node wrote, and nothing else is; nothing is left on the node."""
+    """Every segment is in the bucket once, with the bytes that the node wrote, and nothing else is but what faults have damaged; nothing
+    is left on the node."""
     objects = bucket.look()
+    found.doubled += _doubled(bucket, objects)
+    damaged = bucket.damaged
     for number, written in node.written.items():
         infos = objects.pop(number, [])
-        if not any(bucket.is_good(number, info) for info in infos):
+        if not bucket.counted(number, infos):
             found.lost.append(f"{written.log.name} is not in the bucket")
-        if len(infos) > 1:
-            found.doubled.append(f"{written.log.name} is there as {', '.join(info.name for info in infos)}")
+        wrong = [info.name for info in infos if not bucket.is_good(number, info)]
+        found.doubled += [f"{name} holds bytes that no node wrote" for name in wrong if name not in damaged]
         found.stuck += [str(path) for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
     found.tail += bucket.tails()
     if not bucket.parts:

@@ -18,6 +18,7 @@ from tests.shippers.kill.node import Node
 from tests.shippers.kill.shipper import POINTS
 from writetime.commitlog.segment import scan
 from writetime.config import PipelineConfig
+from writetime.names import SegmentRef
 
 SPACE = 400_000
 LONGEST_LIFE = 3.0
@@ -38,6 +39,8 @@ class Result:
     archived: int = 0
     put_aside: int = 0
     wrong_objects: int = 0
+    conflicts: int = 0
+    again: int = 0
     parts: int = 0
     points: Counter[str] = field(default_factory=Counter)
     found: check.Found = field(default_factory=check.Found)
@@ -147,11 +150,11 @@ class Run:
             self.result.found.stuck.append("the drain failed: see shipper.log")
 
     def _settle(self) -> None:
-        """What a person does about an alarm: where the node still has the segment, the object with other bytes goes."""
+        """What a person does about a segment that cannot be shipped: where the bucket has nothing but other bytes, these go."""
         for number, infos in self.bucket.look().items():
-            for info in infos:
-                here = any((folder / f"CommitLog-7-{number}.log").exists() for folder in (self.node.cdc_raw, self.spill))
-                if here and not self.bucket.is_good(number, info):
+            here = any((folder / f"CommitLog-7-{number}.log").exists() for folder in (self.node.cdc_raw, self.spill))
+            if here and not any(self.bucket.is_good(number, info) for info in infos):
+                for info in infos:
                     self.bucket.store.delete(info.name)
                     self.result.wrong_objects += 1
 
@@ -162,7 +165,9 @@ class Run:
     def _counted(self) -> Result:
         result, node = self.result, self.node
         result.segments, result.crashes, result.orphans = len(node.written), node.crashes, node.orphans
-        result.put_aside, result.parts = len(self._aside), self.bucket.parts
+        result.put_aside, result.parts, result.again = len(self._aside), self.bucket.parts, self.bucket.again
+        found = [info.name for infos in self.bucket.look().values() for info in infos]
+        result.conflicts = sum(SegmentRef.from_conflict(name) is not None for name in found)
         result.bytes = sum(len(written.data) for written in node.written.values())
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from shippers import agent, folder, spill, tail, upload
 from shippers.folder import Found, State
 from shippers.upload import Local, Outcome
 from writetime.commitlog.sections import Place
-from writetime.errors import PreconditionFailed
-from writetime.store import Store
+from writetime.errors import PreconditionFailed, ShipError
+from writetime.store import ObjectInfo, Store
 
 
 def delete_before_upload() -> None:
@@ -43,19 +44,12 @@ def delete_before_verify() -> None:
 
 def compare_sizes_only() -> None:
     """An object of the same size is taken for the same object."""
-    real = upload._require_same
-
-    def same(local: Local, stored: Any) -> None:
-        if local.size != stored.size:
-            real(local, stored)
-
-    upload._require_same = same
+    upload._is_same = lambda local, stored: local.size == stored.size
 
 
 def overwrite() -> None:
-    """Uploads replace what is there, and nobody looks before."""
+    """Uploads replace what is there."""
     real = upload._upload
-    upload._known = upload._processed
 
     def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
         class Careless:
@@ -70,9 +64,28 @@ def overwrite() -> None:
     upload._upload = send
 
 
-def forget_the_archive() -> None:
-    """A segment that comes back is uploaded as if it had never been there."""
-    upload._processed = lambda store, local: None  # type: ignore[assignment,misc]
+def conflict_not_shipped() -> None:
+    """Where other bytes are there, the node's own are given up."""
+    real = upload._create
+
+    def create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
+        if name == local.ref.incoming:
+            return real(store, name, local, metadata)
+        return False, ObjectInfo(name, local.size, 1, local.crc32c, local.sealed_at)
+
+    upload._create = create
+
+
+def conflict_without_comparing() -> None:
+    """Whatever is there already is taken for other bytes."""
+
+    def send(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
+        written, _ = upload._create(store, local.ref.incoming, local, metadata)
+        if not written:
+            upload._create(store, local.ref.conflict(local.crc32c), local, metadata)
+        return Outcome.UPLOADED if written else Outcome.IN_CONFLICT
+
+    upload._upload = send
 
 
 def ship_what_grows() -> None:
@@ -132,12 +145,16 @@ def tail_beyond_the_sync() -> None:
 
 def tail_skips_a_section() -> None:
     """A shipper that starts takes a tail up where the node is."""
+    real = tail.Tail._place
 
-    def now(store: Store, growing: tail.Growing, synced: int) -> Place:
-        start = Place(growing.start, growing.start)
-        return max(growing.ends(start, synced), default=start)
+    def place(self: tail.Tail, growing: tail.Growing) -> Place:
+        found = real(self, growing)
+        with suppress(ShipError):
+            for end in growing.ends(found, 1 << 62) if self.reached(growing.ref) is None else ():
+                found = end
+        return found
 
-    tail._in_the_store = now
+    tail.Tail._place = place  # type: ignore[method-assign]
 
 
 def tail_believes_what_is_there() -> None:
@@ -150,7 +167,8 @@ RULES: dict[str, Callable[[], None]] = {
     "delete-before-verify": delete_before_verify,
     "compare-sizes-only": compare_sizes_only,
     "overwrite": overwrite,
-    "forget-the-archive": forget_the_archive,
+    "conflict-not-shipped": conflict_not_shipped,
+    "conflict-without-comparing": conflict_without_comparing,
     "ship-what-grows": ship_what_grows,
     "idx-first": idx_first,
     "delete-when-full": delete_when_full,
