@@ -55,7 +55,7 @@ class Reported:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
             settings = CdcSettings.parse(noted["settings"]) if noted.get("settings") else None
             return cls(str(noted["node"]), str(noted["log"]), datetime.fromisoformat(noted["at"]).astimezone(UTC), settings)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
     def is_due(self, new: Reported) -> bool:

@@ -49,7 +49,7 @@ class Shipped:
         try:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
             return cls(str(noted["store"]), str(noted["node"]), str(noted["label"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return cls()
 
     def note(self, folder: Path) -> None:

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shippers.gentle import forget_range
-from shippers.upload import remove
+from shippers.upload import put_if_absent, remove
 from writetime.commitlog import descriptor, sections
 from writetime.commitlog.sections import Place
-from writetime.errors import NotASegment, PreconditionFailed, SegmentError, ShipError
+from writetime.errors import NotASegment, SegmentError, ShipError
 from writetime.names import SegmentName, SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import CHUNK, crc32c
@@ -189,10 +189,7 @@ class Tail:
         crc = crc32c(data) if isinstance(data, bytes) else growing.copy(start, end.position, data)
         noted = {"size": str(size), "crc32c": str(crc), "logical_to": str(end.logical), **metadata}
         try:
-            stored: ObjectInfo | None = self._store.put(name, data, if_generation=0, metadata=noted)
-        except PreconditionFailed:
-            # By an earlier run that died, or by an attempt whose answer was lost: what counts is which bytes are there.
-            stored = self._store.head(name)
+            stored = put_if_absent(self._store, name, data, noted) or self._store.head(name)
         finally:
             if size > MOST:
                 remove(self._spare)

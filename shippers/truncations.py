@@ -62,8 +62,8 @@ class Shipped:
         """By the note in the shipper's folder; nothing if there is none that can be read."""
         try:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-            return cls(str(noted["checksum"]), datetime.fromisoformat(noted["at"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls(str(noted["checksum"]), datetime.fromisoformat(noted["at"]).astimezone(UTC))
+        except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
     def is_due(self, checksum: str, now: datetime) -> bool:

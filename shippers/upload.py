@@ -25,10 +25,12 @@ from enum import Enum
 from pathlib import Path
 
 from shippers.gentle import forget
-from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, StoreError
+from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, SourceUnreadable, StoreError
 from writetime.names import SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c_of
+
+_UNREADABLE = "It is kept. Check the owner and mode of the file, and the disk."
 
 
 class Outcome(Enum):
@@ -127,6 +129,29 @@ def foresee(store: Store, ref: SegmentRef, folder: Path) -> Outcome:
     return Outcome.ALREADY_THERE if _is_same(local, stored) else Outcome.IN_CONFLICT
 
 
+def put_if_absent(store: Store, name: str, data: bytes | Path, metadata: Mapping[str, str]) -> ObjectInfo | None:
+    """What was created under the name. None if there is an object: of an earlier run that died, of an attempt whose answer was lost, or
+    of somebody else; which bytes it holds is for the caller to compare. ShipError if the file cannot be read; StoreError as the store
+    raises it."""
+    try:
+        return store.put(name, data, if_generation=0, metadata=metadata)
+    except PreconditionFailed:
+        return None
+    except SourceUnreadable as error:
+        raise ShipError(error.message, operation="ship a file", obj=str(data), hint=_UNREADABLE) from error
+    except StoreError as error:
+        # Who may not delete may not replace: a service can refuse a name that is taken before it looks at the condition.
+        if error.retriable or isinstance(error, ChecksumMismatch) or not _seems_taken(store, name):
+            raise
+        return None
+
+
+def _seems_taken(store: Store, name: str) -> bool:
+    with suppress(StoreError):
+        return store.head(name) is not None
+    return False
+
+
 def measure(ref: SegmentRef, folder: Path) -> Local:
     """Size, CRC32C and identity of a segment's file. ShipError if it cannot be read or changes while it is."""
     log = folder / ref.segment.filename
@@ -189,10 +214,7 @@ def _upload(store: Store, local: Local, metadata: Mapping[str, str]) -> Outcome:
 def _create(store: Store, name: str, local: Local, metadata: Mapping[str, str]) -> tuple[bool, ObjectInfo]:
     """(whether this call created the object, what the store holds under the name, asked anew). ShipError (retriable) if that is nothing,
     or is not what was just written."""
-    written: ObjectInfo | None = None
-    # If there is one, by an earlier run that died or an attempt whose answer was lost, what counts is which bytes are there.
-    with suppress(PreconditionFailed):
-        written = store.put(name, local.log, if_generation=0, metadata=metadata)
+    written = put_if_absent(store, name, local.log, metadata)
     confirmed = store.head(name)
     if confirmed is None:
         raise ShipError(

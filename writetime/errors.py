@@ -7,6 +7,7 @@
     │   ├── PreconditionFailed         the object's generation is not the expected one
     │   ├── ChecksumMismatch           the store holds other bytes than were sent or promised
     │   ├── StoreUnavailable           retriable: time-out, 5xx, connection refused
+    │   ├── SourceUnreadable           the local file that was to be written cannot be read; nothing is wrong with the store
     │   └── LeaseLost                  retriable: another process holds the lease, or has taken it over
     ├── SegmentError                   bytes of a commit log segment are not what they should be
     │   ├── NotASegment                no commit log at all (name or header)
@@ -116,6 +117,10 @@ class StoreUnavailable(StoreError):
     """The store did not answer as it should; the same call may succeed later."""
 
     retriable = True
+
+
+class SourceUnreadable(StoreError):
+    """The local file that was to be written cannot be read. Nothing is wrong with the store."""
 
 
 class LeaseLost(StoreError):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from shippers import agent as agent_module
 from shippers import upload
 from shippers.agent import Agent, Mode
 from shippers.upload import Outcome
@@ -155,6 +156,30 @@ def test_permission_denied(what: str, store: LocalStore, folder: Folder, agent_o
         assert "Permission denied" in str(result.failed[0])
         assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
     assert agent.round().shipped == {Outcome.ALREADY_THERE if what == "unlink" else Outcome.UPLOADED: 1}
+
+
+def test_a_file_on_a_bad_disk_is_no_trouble_with_the_store(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checksum can be taken, and then not be read again: more than three such files do not make the store count as down."""
+    for number in range(1, 6):
+        folder.segment(number)
+    real = store.put
+
+    def put(name: str, data: Any, **more: Any) -> Any:
+        bad = isinstance(data, Path) and data.name != "CommitLog-7-5.log"
+        return real(name, Path("/proc/self/mem") if bad else data, **more)
+
+    monkeypatch.setattr(store, "put", put)
+    agent = agent_over(store)
+    result = agent.round()
+    assert [type(error) for error in result.failed] == [ShipError] * 4
+    assert not any(agent_module._is_unanswered(error) for error in result.failed)
+    assert all(error.obj.endswith(".log") for error in result.failed if error.obj)
+    assert (result.shipped, result.unanswered) == ({Outcome.UPLOADED: 1}, 0)
+    assert len(folder.names) == 8
+    monkeypatch.undo()
+    assert agent.round().shipped == {Outcome.UPLOADED: 4}
 
 
 def test_a_leftover_that_may_not_be_deleted_holds_up_no_segment(

@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, SourceUnreadable, StoreError, StoreUnavailable
 from writetime.store import ObjectInfo
 from writetime.store.checksum import crc32c
 from writetime.store.keys import require_name
@@ -171,7 +171,7 @@ class MemoryStore:
         try:
             sent = data if isinstance(data, bytes) else data.read_bytes()
         except OSError as error:
-            raise StoreError(f"{error.strerror}: {error.filename}", operation="write an object", obj=name) from error
+            raise SourceUnreadable(f"{error.strerror}: {error.filename}", operation="write an object", obj=name) from error
         with self._memory.lock:
             fault = self._strike("put", name)
             _before(fault, "write an object", name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.conftest import Backend
-from writetime.errors import ObjectNotFound, PreconditionFailed, StoreError
+from writetime.errors import ObjectNotFound, PreconditionFailed, SourceUnreadable, StoreError
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c
 
@@ -202,8 +202,16 @@ def test_a_small_and_an_empty_file(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="nowhere"):
+    with pytest.raises(SourceUnreadable, match="nowhere"):
         store.put("a", tmp_path / "nowhere")
+    assert store.head("a") is None
+
+
+def test_a_file_that_cannot_be_read(store: Store) -> None:
+    """It opens, and its first byte is an I/O error."""
+    with pytest.raises(SourceUnreadable, match="Input/output error") as caught:
+        store.put("a", Path("/proc/self/mem"))
+    assert not caught.value.retriable
     assert store.head("a") is None
 
 

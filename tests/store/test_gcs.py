@@ -9,6 +9,7 @@ import pytest
 from tests.store.gcs_stub import Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.store import gcs, open_store
+from writetime.store.checksum import crc32c_of
 from writetime.store.gcs import GcsStore
 
 BIG = 9 << 20
@@ -126,8 +127,8 @@ def test_a_file_that_changes_between_checksum_and_upload(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * size)
-    measured = gcs.crc32c_of(path)
-    monkeypatch.setattr(gcs, "crc32c_of", lambda _: measured)
+    before = crc32c_of(path)
+    monkeypatch.setattr(gcs, "measured", lambda _: before)
     path.write_bytes(b"y" * size)
     with pytest.raises(ChecksumMismatch):
         store.put("a", path)

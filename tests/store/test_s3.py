@@ -25,7 +25,7 @@ from tests.store.s3_stub import Held, Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.store import open_store
 from writetime.store import s3 as s3_module
-from writetime.store.checksum import crc32c
+from writetime.store.checksum import crc32c, crc32c_of
 from writetime.store.s3 import S3Store
 
 PART = 1 << 16
@@ -372,13 +372,31 @@ def test_a_file_that_changes_between_checksum_and_upload(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * size)
-    measured = s3_module.crc32c_of(path)
-    monkeypatch.setattr(s3_module, "crc32c_of", lambda _: measured)
+    before = crc32c_of(path)
+    monkeypatch.setattr(s3_module, "measured", lambda _: before)
     for changed in (b"y" * size, b"x" * (size - 1), b"x" * (size + 1)):
         path.write_bytes(changed)
         with pytest.raises(ChecksumMismatch):
             store.put("a", path)
         assert (s3_memory.objects, s3_memory.uploads) == ({}, {})
+
+
+@pytest.mark.parametrize("size", [5, len(BIG)])
+def test_an_object_is_created_without_the_right_to_list(store: S3Store, s3_memory: Stub, size: int) -> None:
+    """Without it, the service answers 403 where there is no object."""
+
+    def forbid(request: str) -> None:
+        method, _, path = request.partition(" ")
+        if method == "HEAD" and path.partition("?")[0].rpartition("/")[2] not in s3_memory.objects:
+            s3_memory.faults[:] = [(403, "")]
+
+    s3_memory.watch = forbid
+    with pytest.raises(StoreError, match="ListBucket"):
+        store.head("a")
+    store.put("a", b"x" * size, if_generation=0)
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"y" * size, if_generation=0)
+    assert store.read("a") == b"x" * size
 
 
 def test_a_damaged_download(store: S3Store, s3_memory: Stub) -> None:
@@ -475,8 +493,8 @@ def bucket(s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_server_refuses_other_bytes(bucket: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * size)
-    measured = s3_module.crc32c_of(path)
-    monkeypatch.setattr(s3_module, "crc32c_of", lambda _: measured)
+    before = crc32c_of(path)
+    monkeypatch.setattr(s3_module, "measured", lambda _: before)
     path.write_bytes(b"y" * size)
     with pytest.raises(ChecksumMismatch, match="BadDigest"):
         S3Store(f"s3://{bucket}").put("a", path)

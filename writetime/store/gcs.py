@@ -12,7 +12,6 @@ looks at what is there. `STORAGE_EMULATOR_HOST` is honoured, with anonymous cred
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,8 +26,9 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.store import ObjectInfo
-from writetime.store.checksum import crc32c_of, from_base64, to_base64
+from writetime.store.checksum import from_base64, to_base64
 from writetime.store.keys import is_name, require_name
+from writetime.store.source import measured, opened
 
 _TIMEOUT = 60.0
 _RETRY = DEFAULT_RETRY.with_timeout(60.0)
@@ -113,19 +113,18 @@ class GcsStore:
         blob.metadata = dict(metadata or {})
         # For uploads only: a blob that is read in chunks is read unchecked.
         blob.chunk_size = _CHUNK
-        with self._explained("write an object", name):
-            crc, size = crc32c_of(data)
-            with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as source:
-                blob.upload_from_file(
-                    source,
-                    size=size,
-                    content_type="application/json" if name.endswith(".json") else "application/octet-stream",
-                    if_generation_match=if_generation,
-                    checksum="crc32c" if size <= _ONE_REQUEST else None,
-                    crc32c_checksum_value=to_base64(crc),
-                    timeout=_TIMEOUT,
-                    retry=_RETRY,
-                )
+        with opened(data, "write an object", name) as source, self._explained("write an object", name):
+            crc, size = measured(source)
+            blob.upload_from_file(
+                source,
+                size=size,
+                content_type="application/json" if name.endswith(".json") else "application/octet-stream",
+                if_generation_match=if_generation,
+                checksum="crc32c" if size <= _ONE_REQUEST else None,
+                crc32c_checksum_value=to_base64(crc),
+                timeout=_TIMEOUT,
+                retry=_RETRY,
+            )
         return self._verified(self._info(blob), size, crc)
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:

@@ -37,6 +37,7 @@ from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFaile
 from writetime.store import ObjectInfo
 from writetime.store.checksum import chunks, crc32c, crc32c_of_stream
 from writetime.store.keys import is_name, require_name
+from writetime.store.source import opened
 
 _HIDDEN = ".writetime"
 _STRIPES = 64
@@ -94,11 +95,10 @@ class LocalStore:
     ) -> ObjectInfo:
         """See Store.put. StoreError if the source cannot be read, the disk is full, or the name cannot be a file's."""
         target = self._path(name, "write an object")
-        with _explained("write an object", name):
+        with opened(data, "write an object", name) as source, _explained("write an object", name):
             self._require(name, target, if_generation)
             with self._temporary() as path:
-                pieces = iter((data,)) if isinstance(data, bytes) else _file_chunks(data)
-                size, crc = _write(path, pieces, self._file_mode())
+                size, crc = _write(path, chunks(source), self._file_mode())
                 _verify(path, name, size, crc)
                 return self._publish(path, target, ObjectInfo(name, size, 0, crc, _created(0), dict(metadata or {})), if_generation)
 
@@ -300,11 +300,6 @@ def _set_generation(path: Path, newer_than: int) -> int:
             return kept
         step *= 1000
         wanted = newer_than + step
-
-
-def _file_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as source:
-        yield from chunks(source)
 
 
 def _write(path: Path, pieces: Iterator[bytes], mode: int) -> tuple[int, int]:

@@ -41,8 +41,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from writetime.store import ObjectInfo
-from writetime.store.checksum import CHUNK, crc32c, crc32c_of, from_base64, to_base64
+from writetime.store.checksum import CHUNK, crc32c, from_base64, to_base64
 from writetime.store.keys import is_name, require_name
+from writetime.store.source import measured, opened
 
 _SCHEMES = ("s3", "s3+https", "s3+http")
 _ATTEMPTS = 5
@@ -139,18 +140,17 @@ class S3Store:
     ) -> ObjectInfo:
         """See Store.put. A file is read twice: for its CRC32C, and to be sent."""
         require_name(name, "write an object")
-        with self._explained("write an object", name):
-            crc, size = crc32c_of(data)
+        with opened(data, "write an object", name) as source, self._explained("write an object", name):
+            crc, size = measured(source)
             condition = self._condition(name, if_generation, "write an object")
-            if if_generation == 0 and size > _ONE_REQUEST and (there := self._look(name, "write an object")):
+            if size <= _ONE_REQUEST:
+                return self._put_at_once(name, source, (size, crc), condition, metadata or {})
+            if if_generation == 0 and (there := self._looked(name)):
                 # It would be refused all the same, when all parts are sent.
                 raise _precondition("write an object", name, 0, there.info.generation)
-            with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb", buffering=0) as source:
-                if size <= _ONE_REQUEST:
-                    return self._put_at_once(name, source, (size, crc), condition, metadata or {})
-                step = max(_PART, -(-size // _MOST_PARTS))
-                pieces = iter(lambda: source.read(step), b"")
-                return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(piece) for piece in pieces))
+            step = max(_PART, -(-size // _MOST_PARTS))
+            pieces = iter(lambda: source.read(step), b"")
+            return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(piece) for piece in pieces))
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
         """See Store.copy. The service copies the bytes, as parts of an object whose completion is conditional: not every service has
@@ -214,6 +214,15 @@ class S3Store:
                 continue
             return _Found(_info(name, answer, crc), answer["ETag"])
         raise _restless(operation, name)
+
+    def _looked(self, name: str) -> _Found | None:
+        """As `_look`, but None too if that is not allowed: without the right to list, what is missing looks forbidden."""
+        try:
+            return self._look(name, "write an object")
+        except StoreError as error:
+            if error.retriable:
+                raise
+            return None
 
     def _require_bucket(self, operation: str) -> None:
         """The answer about an object does not tell a missing object from a missing bucket."""

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shippers.agent import Agent, Mode
 from shippers.cli import configure_log, stop_on_signals
@@ -142,7 +142,7 @@ def _patch(points: Points, config: PipelineConfig) -> None:
     """Points at deletions, renames and within uploads."""
     assert config.node is not None
     here = {config.node.cdc_raw, config.node.spill}
-    unlink, rename, chunks = Path.unlink, os.rename, local._file_chunks
+    unlink, rename, chunks = Path.unlink, os.rename, local.chunks
 
     def kind(path: Path) -> str:
         return "idx" if path.name.endswith(".idx") else "log"
@@ -163,12 +163,12 @@ def _patch(points: Points, config: PipelineConfig) -> None:
         rename(source, target, **more)
         points.pass_(f"after rename of {kind(source)}")
 
-    def halves(path: Path) -> Iterator[bytes]:
-        for chunk in chunks(path):
+    def halves(source: BinaryIO) -> Iterator[bytes]:
+        for chunk in chunks(source):
             yield chunk[: len(chunk) // 2]
             points.pass_("in the middle of put")
             yield chunk[len(chunk) // 2 :]
 
     Path.unlink = pointed_unlink  # type: ignore[method-assign]
     os.rename = pointed_rename
-    local._file_chunks = halves
+    local.chunks = halves
