@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from shippers import report
+from shippers import cdc_settings, report
 from shippers.agent import Agent
 from shippers.guard import Level, Space
 from shippers.node import NodeFacts
 from shippers.report import Reported
 from shippers.seen import Sight, TailSeen
-from tests.shippers.conftest import NODE, Folder, ref
+from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
+from writetime.cdc_settings import CdcSettings
 from writetime.config import PipelineConfig, ShipConfig
 from writetime.errors import StoreError, StoreUnavailable
 from writetime.store.local import LocalStore
@@ -35,6 +36,7 @@ ROOM = {"at": 0.0, "level": "alarm", "used": 900, "limit": 1000, "share": 0.9, "
 WAITING = {"to_ship": 2, "to_ship_bytes": 64, "oldest": 5.0, "waiting": 1, "foreign": 0, "spilled": 1, "spilled_bytes": 32}
 SIGHT = Sight(**ROOM, **WAITING)  # type: ignore[arg-type]
 TAIL = TailSeen("CommitLog-7-1.log", synced=20, written=6.0, shipped=10)
+SETTINGS = CdcSettings(cdc_enabled=True, commitlog_sync="periodic", commitlog_sync_ms=10_000)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
@@ -67,7 +69,7 @@ def test_never_more_than_one_a_minute(looks: list[tuple[int, str, str]]) -> None
 
 
 def test_what_it_says(store: LocalStore, tmp_path: Path) -> None:
-    due, document = report.about(FACTS, SPACE, Level.ALARM, SIGHT, [TAIL], NOON)
+    due, document = report.about(FACTS, SPACE, Level.ALARM, SIGHT, [TAIL], SETTINGS, NOON)
     name = report.report(store, NODE, document, NOON)
     assert report.report(store, NODE, document, NOON) == name, "an answer was lost"
     (info,) = store.list("nodes/")
@@ -80,6 +82,7 @@ def test_what_it_says(store: LocalStore, tmp_path: Path) -> None:
         "host_id": "host-1",
         "address": "192.0.2.1",
         "tokens": ["-1", "7"],
+        "settings": {"cdc_enabled": True, "commitlog_sync": "periodic", "commitlog_sync_ms": 10000},
         "space": {"level": "alarm", "used": 900, "limit": 1000, "share": 0.9, "disk_free": 77},
         "log": {
             "to_ship": 2,
@@ -94,8 +97,14 @@ def test_what_it_says(store: LocalStore, tmp_path: Path) -> None:
 
 
 def test_what_counts_as_a_change() -> None:
-    def of(space: Space = SPACE, level: Level = Level.OK, facts: NodeFacts = FACTS, tails: tuple[TailSeen, ...] = ()) -> Reported:
-        return report.about(facts, space, level, SIGHT, tails, NOON)[0]
+    def of(
+        space: Space = SPACE,
+        level: Level = Level.OK,
+        facts: NodeFacts = FACTS,
+        tails: tuple[TailSeen, ...] = (),
+        settings: CdcSettings | None = None,
+    ) -> Reported:
+        return report.about(facts, space, level, SIGHT, tails, settings, NOON)[0]
 
     assert of() == of(space=replace(SPACE, free=1)), "the disk's room always changes"
     assert of().node == of(space=replace(SPACE, used=1)).node
@@ -103,6 +112,8 @@ def test_what_counts_as_a_change() -> None:
     assert of().log != of(tails=(TAIL,)).log
     assert of().node != of(level=Level.WARN).node
     assert of().node != of(facts=replace(FACTS, rack="r2")).node
+    assert of().node == of(settings=CdcSettings()).node, "nothing is known"
+    assert of().node != of(settings=SETTINGS).node
 
 
 @pytest.mark.parametrize("note", ["", "[]", "{}", '{"node": "a", "log": "b", "at": "x"}', '{"node": "a", "log": "b", "at": 3}'])
@@ -137,6 +148,34 @@ def test_the_agent_reports_what_has_changed(
     # One that starts anew, as by cron, knows what was written.
     agent_over(store, config=ship(settings)).round()
     assert len(levels(store)) == 2
+
+
+def test_a_change_of_the_nodes_settings_is_reported(
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cdc_settings, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(report, "GAP", timedelta(0))
+    link = FakeLink(space=1000)
+    agent = agent_over(store, link=link, config=ship(settings))
+    agent.round()
+    agent.round()
+    assert reported(store) == [CdcSettings(cdc_enabled=True, cdc_block_writes=True, cdc_total_space=1000)]
+    link.block_writes = False
+    with capture_logs() as logs:
+        agent.round()
+        agent.round()
+    assert [log["setting"] for log in logs if log["log_level"] == "error"] == ["cdc_block_writes"]
+    assert sorted(len(list(each.unsafe())) for each in reported(store)) == [0, 1]
+    # One that starts while the node is down keeps what the node said last.
+    link.down = True
+    again = agent_over(store, link=link, config=ship(settings))
+    folder.segment(1, b"x" * 900, idx=b"5")
+    again.round()
+    assert sorted(len(list(each.unsafe())) for each in reported(store)) == [0, 1, 1]
+
+
+def reported(store: LocalStore) -> list[CdcSettings]:
+    return [CdcSettings.parse(json.loads(store.read(info.name)).get("settings")) for info in store.list("nodes/")]
 
 
 class Refusing(FaultyStore):
