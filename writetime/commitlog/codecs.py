@@ -55,6 +55,11 @@ def unpack_lz4(block: bytes, most: int) -> bytes:
     return content
 
 
+def pack_lz4(content: bytes) -> bytes:
+    """Inverse of `unpack_lz4`."""
+    return struct.pack("<i", len(content)) + bytes(_arrow_codec("lz4_raw").compress(content, asbytes=True))
+
+
 def unpack_snappy(block: bytes, most: int) -> bytes:
     size = _snappy_size(block)
     _check_size("SnappyCompressor", size, block, most)

@@ -29,13 +29,15 @@ _CIPHERS: Final = ("AES/CBC/PKCS5PADDING", "AES/CBC/PKCS7PADDING")
 _KEY_SIZES: Final = (16, 24, 32)
 _HEADER = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
+_BLOCK_OF: Final = 65_536
+"""Bytes of a section in one block, as Cassandra writes them by default (transparent_data_encryption_options.chunk_length_kb: 64)."""
 _HOW: Final = (
     "Name the node's keystore: `cluster.commitlog_keystore` of the pipeline, or --keystore FILE; its password comes from the environment"
 )
 
 
 class Decryptor:
-    """What opens the sections of one segment. It counts blocks, to tell a wrong key from damage."""
+    """What opens the sections of one segment, and closes them again. It counts blocks, to tell a wrong key from damage."""
 
     def __init__(self, descriptor: Descriptor, keys: Keystore | None, name: str) -> None:
         """Raises UnsupportedSegment (another cipher; no key for it, retriable) and CorruptDescriptor (no initial vector)."""
@@ -73,6 +75,10 @@ class Decryptor:
                 f"nothing in it can be decrypted with the key `{self.alias}` that was given: it is another, or all is damaged"
             )
 
+    def pack(self, content: bytes) -> bytes:
+        """Inverse of `unpack`: a section's content in blocks."""
+        return b"".join(self._block(content[at : at + _BLOCK_OF]) for at in range(0, len(content), _BLOCK_OF))
+
     @staticmethod
     def most_of(size: int) -> int:
         return codecs.most_of("LZ4Compressor", size)
@@ -97,6 +103,15 @@ class Decryptor:
         if len(content) != _LENGTH.unpack_from(plain)[0]:
             raise CorruptSection("the lengths in an encrypted block disagree")
         return content
+
+    def _block(self, content: bytes) -> bytes:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        plain = _LENGTH.pack(len(content)) + codecs.pack_lz4(content)
+        padding = AES_BLOCK - len(plain) % AES_BLOCK
+        encryptor = Cipher(algorithms.AES(self._key), modes.CBC(self._iv)).encryptor()
+        ciphertext = encryptor.update(plain + bytes([padding]) * padding) + encryptor.finalize()
+        return _HEADER.pack(len(ciphertext), len(plain)) + ciphertext
 
     def _decrypt(self, ciphertext: bytes) -> bytes:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes

@@ -17,7 +17,7 @@ Nothing is reconciled here: cells older than a column's drop, or than a deletion
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from writetime.commitlog.vint import MASK32, as_int32, as_int64, read_unsigned
@@ -159,18 +159,30 @@ def decode_mutation(body: bytes, schema: Schema, *, version: int = 7) -> Mutatio
     Raises UnknownTable, UnknownColumn (the whole mutation is lost then: updates carry no length) or MalformedMutation; their position is
     that in `body`.
     """
-    body = bytes(body)
+    return Mutation(tuple(placed.update for placed in decode_placed(bytes(body), schema, version=version)))
+
+
+class Placed(NamedTuple):
+    """An update, and the bytes [start, end) of its mutation that it is."""
+
+    update: PartitionUpdate
+    start: int
+    end: int
+
+
+def decode_placed(body: bytes, schema: Schema, *, version: int = 7) -> list[Placed]:
+    """The updates of a frame's body, each with its place. Raises as `decode_mutation` does."""
     count, pos = read_unsigned(body, 0)
     if not 0 < count <= len(body):
         raise _malformed(f"a mutation of {count} partition updates", 0)
     updates = []
     for _ in range(count):
-        table = _known_table(body, pos, schema)
+        start, table = pos, _known_table(body, pos, schema)
         update, pos = _Reader(body, table_shape(table), version).partition_update(pos)
-        updates.append(update)
+        updates.append(Placed(update, start, pos))
     if pos != len(body):
         raise _malformed(f"{len(body) - pos} bytes are left over", pos)
-    return Mutation(tuple(updates))
+    return updates
 
 
 def decode_update(data: bytes, table: Table, *, version: int = UNSIGNED_TIMES_VERSION) -> PartitionUpdate:
