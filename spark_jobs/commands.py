@@ -1,4 +1,4 @@
-"""The commands `writetime bootstrap`, `rebuild`, `verify-tables` and `audit`. Imports Spark and the driver when one runs:
+"""The commands `writetime bootstrap`, `rebuild`, `erase`, `verify-tables` and `audit`. Imports Spark and the driver when one runs:
 the command line loads this module for its help alone."""
 
 from __future__ import annotations
@@ -117,6 +117,25 @@ def _rebuild_bar() -> Iterator[Callable[[Rebuild, int, Sealed], None]]:
                 typer.echo(f"batch {sealed.number}: {done} of {found.segments} segments, {sealed.events} events", err=True)
 
         yield tell
+
+
+def erase(
+    table: Annotated[str, typer.Argument(help="keyspace.table, as CQL has it.", show_default=False)],
+    config: Annotated[Path, typer.Option("--config", "-c", help="The pipeline's YAML.", show_default=False)],
+    key: Annotated[str, typer.Option("--key", help="JSON: all columns of the partition key, or of the primary key.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Erase; without it the key is only looked for.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+) -> None:
+    """Erase what the pipeline holds of a key that is deleted in the ring: archive, state, tables, quarantine. Code 1 if something stays."""
+    from spark_jobs import erase as job
+    from writetime.batch.cli import user
+    from writetime.batch.erase import outcome_text
+    from writetime.config import load
+
+    outcome = job.run(load(config), table, key, by=user(), yes=yes)
+    typer.echo(outcome.model_dump_json() if as_json else outcome_text(outcome))
+    if outcome.done and outcome.again:
+        raise typer.Exit(1)
 
 
 # --- commands that only look ------------------------------------------------------------------------------------------------------------

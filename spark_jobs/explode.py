@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -32,6 +32,7 @@ from spark_jobs.runs import by_shard, fixed, lengths, record_keys, starts, whole
 from spark_jobs.scan import COPIES, Batches, chunked
 from spark_jobs.sound import Values, sound, sound_contexts, sound_elements, sound_keys
 from writetime import frame_ranges
+from writetime.batch.erasures import Erased
 from writetime.batch.truncations import Cuts, Verdict
 from writetime.commitlog import cells
 from writetime.commitlog.encode import encode_update
@@ -82,6 +83,8 @@ class ExplodePlan:
     versions: list[int]
     cuts: Cuts
     engine: Engine = "auto"
+    erased: Mapping[bytes, Erased] = field(default_factory=dict)
+    """Keys that were erased, by table id (16 bytes)."""
 
 
 def exploder(plan: ExplodePlan) -> Callable[[Batches], Batches]:
@@ -124,6 +127,7 @@ class _Explosion:
         self.shard = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
         self.checks = Checks(plan.schema, self.table.id)
         self.purged = plan.cuts.purged(table_id)
+        self.erased = plan.erased.get(table_id)
         self.counts: Counter[str] = Counter()
         self.brought = 0
         self.refused: dict[tuple[int, str], _Refused] = {}
@@ -141,7 +145,7 @@ class _Explosion:
         slow = np.ones(mutations.num_rows, bool)
         errors: dict[int, WritetimeError] = {}
         if self.plan.engine != "python" and self.purged is None:
-            slow[:] = False
+            slow[:] = self._of_erased_keys(mutations["key"])
             bodies = Bodies.of(mutations["body"])
             for decoded in cells.decode(bodies.image, bodies.frames, self.plan.schema, version=version, engine=self.plan.engine):
                 errors |= {failure.frame.position: failure.error for failure in decoded.failures}
@@ -150,6 +154,13 @@ class _Explosion:
         rest = np.flatnonzero(slow)
         given = zip(rest.tolist(), mutations.take(pa.array(rest)).to_pylist(), strict=True)
         yield from chunked((item for at, mutation in given for item in self._mutation(mutation, version, errors.get(at))), ITEMS)
+
+    def _of_erased_keys(self, keys: Any) -> Bools:
+        """Which mutations are of keys of which something was erased: these go one by one."""
+        found = np.zeros(len(keys), bool)
+        if self.erased is not None:
+            found[:] = [self.erased.concerns(key) for key in keys.to_pylist()]
+        return found
 
     # --- by the column ----------------------------------------------------------------------------------------------------------------
 
@@ -304,7 +315,7 @@ class _Explosion:
             if verdict == "gone":
                 self.counts["truncated"] += 1
             elif not of_update:
-                self.counts["purged"] += 1
+                self.counts["purged" if self._left(update) is not None else "erased"] += 1
             else:
                 self.counts["folded"] += 1
                 self.counts["made"] += len(of_update)
@@ -343,7 +354,12 @@ class _Explosion:
         return verdict
 
     def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
-        """None at all if what was purged may have beaten all of it. DecodeError if anything in the update cannot be used."""
+        """None at all if all of it was erased, or what was purged may have beaten it. DecodeError if anything else in the update cannot
+        be used."""
+        left = self._left(update)
+        if left is None:
+            return
+        update = left
         self.checks.update(update)
         if self.purged is not None and self.purged.keeps_out(copy["segment"] for copy in copies):
             if max_timestamp(update) <= self.purged.until:
@@ -356,6 +372,12 @@ class _Explosion:
         about = {"pk": record_key(update.key), "ts": max_timestamp(update), "content": content}
         for row, item in parts:
             yield self._out("item", **about, row=row, parts=len(parts), copies=copies, item=item)
+
+    def _left(self, update: PartitionUpdate) -> PartitionUpdate | None:
+        """The update without what was erased of its key; None if nothing is left."""
+        if self.erased is None:
+            return update
+        return self.erased.left(update, self.checks.keys, counter=self.table.is_counter)
 
     def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
         return {**_NOTHING, **self.shard, "kind": kind, **columns}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -33,9 +33,10 @@ from writetime.batch.documents import Document, Sealed
 from writetime.batch.plan import read_manifest, read_schema
 from writetime.config import EventsConfig, FilesConfig, PipelineConfig
 from writetime.envelope import About, rows_of
-from writetime.errors import WritetimeError
+from writetime.errors import ChecksumMismatch, WritetimeError
 from writetime.formats import avro_schemas, avro_value, row_name
 from writetime.names import part as part_of
+from writetime.schema.model import Table
 from writetime.store import Store, open_store
 
 log = structlog.get_logger()
@@ -118,12 +119,44 @@ class FileWriter:
         shape = self.encoder.shapes(self.encoder.stored)(version)
         schemas = avro_schemas(shape, self.encoder.about, wide=any(map(shape.is_wide, events)))
         row = row_name(schemas)
-        out = io.BytesIO()
         told = (avro_value(shape.value(event, self.encoder.about), row) for event in events)
-        # A marker of its own for each file, and the same in each run.
-        marker = hashlib.md5(name.encode(), usedforsecurity=False).digest()
-        fastavro.writer(out, fastavro.parse_schema(schemas.value), told, codec="deflate", sync_marker=marker)
-        return out.getvalue()
+        return _packed(name, schemas.value, told)
+
+
+def _packed(name: str, schema: Any, values: Iterable[Any]) -> bytes:
+    out = io.BytesIO()
+    # A marker of its own for each file, and the same in each run.
+    marker = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+    fastavro.writer(out, fastavro.parse_schema(schema), values, codec="deflate", sync_marker=marker)
+    return out.getvalue()
+
+
+def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) -> list[str]:
+    """Names of the files, in the store of `files.url`, that hold events of the table at these places (batch, ordinal)."""
+    wanted = set(places)
+    folder = f"{part_of(table.keyspace)}.{part_of(table.name)}"
+    listed = (info.name for batch in sorted({batch for batch, _ in wanted}) for info in store.list(f"{folder}/{batch:010d}-"))
+    return [name for name in listed if any(_place(event) in wanted for event in _events(store.read(name)))]
+
+
+def without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> None:
+    """Write the file anew, without the events at these places. ChecksumMismatch, with nothing written, if the others would not be the
+    same."""
+    gone, content = set(places), store.read(name)
+    kept = [event for event in _events(content) if _place(event) not in gone]
+    made = _packed(name, fastavro.reader(io.BytesIO(content)).writer_schema, kept)
+    if _events(made) != kept:
+        raise ChecksumMismatch("its other events would not stay the same", operation="erase events from a file", obj=name)
+    store.put(name, made)
+
+
+def _events(content: bytes) -> list[Any]:
+    return list(fastavro.reader(io.BytesIO(content)))
+
+
+def _place(event: Any) -> tuple[int, int]:
+    batch, ordinal = event["source"]["sequence"]
+    return batch, ordinal
 
 
 def _rows(batches: Batches) -> Iterator[dict[str, Any]]:

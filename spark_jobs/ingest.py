@@ -32,6 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import telling, voids
 from spark_jobs.ending import ends_telling
+from spark_jobs.erase import erase
 from spark_jobs.events import EventPlan, of_no_row, typed
 from spark_jobs.explode import ExplodePlan, exploder
 from spark_jobs.join import FOLDED, FoldPlan, joiner
@@ -47,7 +48,7 @@ from spark_jobs.touched import Touched, put_keys
 from spark_jobs.unwritable import COMMITTERS, commit_each, without_unwritable
 from spark_jobs.warehouse import Fence, Warehouse
 from writetime import names
-from writetime.batch import local, pinned
+from writetime.batch import erasures, local, pinned
 from writetime.batch.archive import released
 from writetime.batch.documents import (
     Accounting,
@@ -63,6 +64,7 @@ from writetime.batch.documents import (
     ShardVersions,
     total,
 )
+from writetime.batch.erasures import Erased
 from writetime.batch.identity import owner
 from writetime.batch.logs_in import begun, is_late, node_ends
 from writetime.batch.pieces import of_batch, with_bytes
@@ -129,12 +131,14 @@ def run(config: PipelineConfig, number: int, session: SparkSession | None = None
         raise BatchError(
             f"its base, batch {manifest.base}, is not sealed", operation="run a batch", obj=str(number), hint="Run that one first."
         )
-    if manifest.kind != "maintain":
+    if manifest.kind not in ("maintain", "erase"):
         config = pinned.configuration(store, manifest, config)
     spark = session or spark_session(config, f"writetime ingest {config.pipeline} batch {number}")
     try:
         if manifest.kind == "maintain" and base is not None:
             return maintain(config, store, spark, manifest, base)
+        if manifest.kind == "erase" and base is not None:
+            return erase(config, store, spark, manifest, base)
         voided = voided_before(store, manifest, base)
         return without_unwritable(lambda: Batch(config, store, spark, manifest, base, voided=voided).run(), store, manifest, spark)
     except WritetimeError as error:
@@ -417,6 +421,12 @@ class Batch:
                 found[table.id.bytes] = Purged(until, behind)
         return found
 
+    def _erased(self) -> dict[bytes, Erased]:
+        """Keys of which earlier writes stay out, as they come again or too late. Replays into a namespace have numbers of their own."""
+        beside = self.manifest.namespace
+        before = self.manifest.number if beside is None else None
+        return erasures.load(self.store, names.live(self.manifest.cluster, beside), before=before)
+
     def _late(self) -> frozenset[int]:
         """Indexes of the segments that come in for the first time, after a purge that took their logs to be in. What was held is none of
         them: it holds back the purge of all that it may contain."""
@@ -436,7 +446,8 @@ class Batch:
     def _fold(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         """Take the mutations of each shard apart, and join what comes of them into its state."""
         segments, events = self.segments, self.config.events
-        explode = exploder(ExplodePlan(schema, _versions(segments), local.cuts(self.local, segments, self._purged(captured))))
+        cuts = local.cuts(self.local, segments, self._purged(captured))
+        explode = exploder(ExplodePlan(schema, _versions(segments), cuts, erased=self._erased()))
         shards = {key: place for table in captured for key, place in self._shards(table).items()}
         plan = FoldPlan(
             schema=schema,
@@ -512,8 +523,8 @@ class Batch:
         applied_several = {(bytes(row.table_id), row.bucket): row.n for row in several}
         for (table, table_id, bucket), count in counts.items():
             applied = count["applied"] + applied_several.get((table_id, bucket), 0)
-            # What a TRUNCATE or a purged tombstone took was superseded by it.
-            superseded = count["folded"] - applied + count["truncated"] + count["purged"]
+            # What a TRUNCATE, a purged tombstone or an erasure took was superseded by it.
+            superseded = count["folded"] - applied + count["truncated"] + count["purged"] + count["erased"]
             account = {"duplicate": count["duplicate"], "applied": applied, "superseded": superseded}
             for name, number in (account | {"events": count["events"], "ties": count["ties"], "undecided": count["undecided"]}).items():
                 self.accounts[table][name] += number
@@ -524,6 +535,7 @@ class Batch:
                 wrong.append(f"{table}, bucket {bucket}: {dict(count)}")
         # A replay counts what it leaves out as superseded; of a time in which the table was not captured it may have been news.
         self._warn_of("purged", "left out, as what is purged may have beaten it", counts)
+        self._warn_of("erased", "left out, as its key was erased", counts)
         self._warn_of("undecided", "kept, as no record of the node says whether a TRUNCATE took it", counts)
         return wrong
 

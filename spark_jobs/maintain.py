@@ -136,7 +136,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         # First: the snapshots to roll back to may expire.
         voids.take_back(warehouse, store, manifest, voided)
         tidied = tidy_warehouse(warehouse, schema, base, number)
-    _carry_over(store, cluster, base.number, number)
+    carry_over(store, cluster, base.number, number)
     sealed = base.model_copy(
         update={
             "number": number,
@@ -340,7 +340,7 @@ def remove_before(store: Store, prefix: str, generation: int) -> int:
     return freed
 
 
-def _carry_over(store: Store, cluster: str, base: int, number: int) -> None:
+def carry_over(store: Store, cluster: str, base: int, number: int) -> None:
     """What was learnt up to the base is what is known after this batch. Created only: a driver that is late changes nothing."""
     local = read_local(store, cluster, base).model_copy(update={"opened": [], "rereads": [], "not_understood": []})
     known = {"schema": store.read(names.batch_object(cluster, base, "schema")), "local": local.to_bytes()}

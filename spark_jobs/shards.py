@@ -19,7 +19,8 @@ Knows no Spark, is called inside its tasks; knows neither types nor rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -72,6 +73,8 @@ share of `DELETED` is gone."""
 
 
 T = TypeVar("T")
+Gone = Callable[[bytes, bytes], bool]
+"""Whether a record, by its key and state, is to be erased."""
 
 
 def shards_of(config: PipelineConfig, sealed: Sealed, table_id: UUID) -> list[tuple[str, int]]:
@@ -242,6 +245,32 @@ def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: St
     return done
 
 
+def rewrite(uri: str, base: int, batch: int, gone: Gone, store: Store, lease: str, **timing: float) -> Written:
+    """Write all records of version `base` anew, but for those that are `gone`: into new files, so that once the older versions are removed
+    (`forget`) nothing of them is left. Idempotent, as `upsert` is, and with the same errors."""
+    if (done := _rewritten(notes(store, lease), uri, base, batch)) is not None:
+        return done
+    with Lease(store, lease, **timing) as held:
+        if (done := _rewritten(held.notes, uri, base, batch)) is not None:
+            return done
+        work = _Chain(uri, base, held)
+        work.rewrite(gone)
+        done = Written(work.version, Shard(uri, work.version).earliest_expiry())
+        held.finish({"batch": batch, "base": base, **done._asdict()})
+    return done
+
+
+def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Written | None:
+    """What the batch has rewritten, if it has."""
+    last = found.get("batch", batch - 1)
+    if last < batch:
+        return None
+    if last > batch or found["base"] != base:
+        why = f"batch {last} has written it, from version {found['base']}"
+        raise BatchError(why, operation=f"rewrite a shard in batch {batch}", obj=uri)
+    return Written(found["version"], found["earliest_expiry"])
+
+
 class _Summed:
     """Records that are read once, and what tells them from others, in whatever order they come."""
 
@@ -315,6 +344,23 @@ class _Chain:
             self._index()
             expiries = (self.earliest_written, pc.min(kept["expires_at"]).as_py())
             self.earliest_written = min((at for at in expiries if at is not None), default=None)
+
+    def rewrite(self, gone: Gone) -> None:
+        """The records of the base but for those that are gone, in files of their own."""
+        dataset = _at(self.uri, self.base)
+
+        def kept() -> Iterator[pa.RecordBatch]:
+            for batch in dataset.scanner(columns=SCHEMA.names, **SLOWLY).to_batches():
+                pairs = zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True)
+                yield batch.filter(pa.array([not gone(key, state) for key, state in pairs], pa.bool_()))
+
+        newest = dataset.latest_version
+        self._lease.check()
+        made = lance.write_dataset(pa.RecordBatchReader.from_batches(SCHEMA, kept()), self.uri, mode="overwrite")
+        self.version = newest
+        self._advance(made)
+        made.create_scalar_index("key", "BTREE", name=INDEX)
+        self._advance(made)
 
     def tidy(self) -> None:
         """Few files, and those without many deleted records."""
@@ -467,3 +513,17 @@ def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, 
         kept = {*keep_versions, held.notes.get("version"), held.notes.get("base"), dataset.version}
         gone = [found["version"] for found in dataset.versions() if found["version"] not in kept]
         return int(dataset.cleanup_old_versions(versions=gone).bytes_removed) if gone else 0
+
+
+def forget(uri: str, version: int, store: Store, lease: str, **timing: float) -> int:
+    """Remove all of a shard but that version, what was left by writes that never came to an end too; bytes freed. To be called when the
+    version is sealed, and no batch is open."""
+    with Lease(store, lease, **timing):
+        newest = _newest(uri)
+        if newest != version:
+            raise LeaseLost(f"version {newest} came after version {version}", operation="forget a shard's past", obj=uri)
+        dataset = lance.dataset(uri)
+        gone = [found["version"] for found in dataset.versions() if found["version"] != version]
+        # With an age, since by their numbers only versions go, and not what never became one.
+        freed = dataset.cleanup_old_versions(versions=gone).bytes_removed if gone else 0
+        return int(freed + dataset.cleanup_old_versions(timedelta(0), delete_unverified=True).bytes_removed)

@@ -92,6 +92,20 @@ def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: dateti
     ).collect()
 
 
+def scrub(spark: SparkSession, name: str, before: datetime) -> None:
+    """Leave of the table what its current snapshot shows, and nothing else: files with deleted rows are written anew, and so are the lists
+    of files, which have the least and greatest values of files that are gone; then all older snapshots go, with what only they need."""
+    catalog, table = _split(name)
+    options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
+    spark.sql(f"CALL {catalog}.system.rewrite_manifests(table => '{table}', use_caching => false)").collect()
+    moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    spark.sql(
+        f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "
+        "stream_results => true)"
+    ).collect()
+
+
 def _committed(spark: SparkSession, name: str, count: int) -> datetime:
     """When the last but so many of the table's snapshots was committed; long ago if there are not as many."""
     latest = spark.table(f"{name}.snapshots").select(F.unix_micros("committed_at").alias("at")).orderBy(F.desc("at")).limit(count)

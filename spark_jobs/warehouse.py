@@ -914,7 +914,7 @@ def _life_name(name: str, life: UUID) -> str:
 
 def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
     # A row of static content alone has null clusterings: hence the null-safe comparison.
-    same = " AND ".join(f"{_comparable('t', key)} <=> {_comparable('s', key)}" for key in shape.key_type)
+    same = " AND ".join(f"{comparable('t', key)} <=> {comparable('s', key)}" for key in shape.key_type)
     columns = [quoted(column) for column in stored.names]
     updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
@@ -939,11 +939,11 @@ def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
     A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does that of static content alone. The latter shows only while its
     partition has no row: of both at most one is there when a batch ends, and the other's going must not take it away. Nor must the going
     of a row that came back as it had been spelled. Of rows in partitions whose keys read alike, any one stays."""
-    key = Window.partitionBy(*(F.expr(_comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
+    key = Window.partitionBy(*(F.expr(comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
     return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
 
 
-def _comparable(side: str, key: pa.Field) -> str:
+def comparable(side: str, key: pa.Field) -> str:
     """A key column as Spark can tell it from others as Cassandra does: maps it does not compare at all, and 0.0 and -0.0 are one to it."""
     column = f"{side}.{quoted(key.name)}"
     return (

@@ -60,6 +60,10 @@ ELSEWHERE = {
         "tests/batch/test_logs_in.py",
         '"--reason", "damaged for good"',
     ),
+    "writetime erase shop.customers --config docs/pipeline.example.yaml --key": (
+        "tests/spark_jobs/test_erase.py",
+        'command = ["erase", TABLE, "--config"',
+    ),
     'writetime void 1234 --config docs/pipeline.example.yaml --reason "node 7 lost CommitLog-7-1777890000010" --yes': (
         "tests/batch/test_void_command.py",
         'ran("void", "2", "--reason", REASON, "--yes")',

@@ -23,6 +23,11 @@ _LONGEST: Final = 2**31
 SIZE: Final = "size"
 CRC32C: Final = "crc32c"
 """Keys of the metadata that tell of the plain form, as the shipper notes them."""
+ORIGINAL_SIZE: Final = "original_size"
+ORIGINAL_CRC32C: Final = "original_crc32c"
+REPLACED_SIZE: Final = "replaced_size"
+REPLACED_CRC32C: Final = "replaced_crc32c"
+"""Keys of the metadata of a segment from which a key was erased: what its node wrote, and what lay there before the last erasure."""
 
 
 class Content(NamedTuple):
@@ -34,11 +39,28 @@ class Content(NamedTuple):
 
 def content_of(info: ObjectInfo) -> Content:
     """What the object holds, unpacked. Of a packed one that carries no such note, as one that came by hand, it is what is stored."""
-    if names.is_packed(info.name):
-        noted = info.metadata.get(SIZE, ""), info.metadata.get(CRC32C, "")
-        if all(each.isdecimal() and len(each) < 20 for each in noted):
-            return Content(*map(int, noted))
-    return Content(info.size, info.crc32c)
+    noted = _noted(info, SIZE, CRC32C) if names.is_packed(info.name) else None
+    return noted or Content(info.size, info.crc32c)
+
+
+def original_of(info: ObjectInfo) -> Content | None:
+    """What the node wrote, of a segment from which a key was erased since; None of one that is as its node wrote it."""
+    return _noted(info, ORIGINAL_SIZE, ORIGINAL_CRC32C)
+
+
+def replaced_by(info: ObjectInfo) -> Content | None:
+    """What the object held before the last erasure from it; None if there was none."""
+    return _noted(info, REPLACED_SIZE, REPLACED_CRC32C)
+
+
+def stands_for(info: ObjectInfo, content: Content) -> bool:
+    """Whether the archive holds that content of a segment in this object: to the byte, or without what was erased from it."""
+    return content in (content_of(info), original_of(info))
+
+
+def _noted(info: ObjectInfo, size: str, checksum: str) -> Content | None:
+    noted = info.metadata.get(size, ""), info.metadata.get(checksum, "")
+    return Content(*map(int, noted)) if all(each.isdecimal() and len(each) < 20 for each in noted) else None
 
 
 def pack(content: bytes, level: int) -> bytes:

@@ -38,6 +38,10 @@
     bootstrap/<cluster>/<keyspace>.<table>/<run>.json                     one reading of a table from the ring, and how far it is
     bootstrap/<cluster>/<keyspace>.<table>/<run>/<range>.json             a range that is finished
     touched/<cluster>/<batch>-<table id>-b<bucket>.json                   keys that are to be read from the ring again
+    erasures/<cluster>/<batch>.json                                       a key that was erased, as a keyed hash, and up to which writetime
+    erasures/<cluster>/<batch>.done.json                                  what the erasure came to
+    erasures/<cluster>/salt                                               what these hashes are keyed with
+    erasures/<cluster>/requests/<batch id>.json                           the key itself, until its batch is sealed
     verify/<cluster>/<utc time>.{json,svg}                                tables compared with the ring: report and picture
     audit/<cluster>/<utc time>.{json,svg}                                 what each replica's log held, compared: report and picture
 
@@ -341,6 +345,32 @@ def undecided(cluster: str, batch: int, table_id: str, bucket: int) -> str:
 
 def touched(cluster: str, batch: int, table_id: str, bucket: int) -> str:
     return f"{touched_prefix(cluster)}{batch:010d}-{part(table_id)}-b{bucket:05d}.json"
+
+
+def erasures_prefix(cluster: str) -> str:
+    return f"erasures/{part(cluster)}/"
+
+
+def erasure(cluster: str, batch: int) -> str:
+    """The key that the batch erases (`writetime.batch.erasures`)."""
+    return f"{erasures_prefix(cluster)}{batch:010d}.json"
+
+
+def erasure_done(cluster: str, batch: int) -> str:
+    return f"{erasures_prefix(cluster)}{batch:010d}.done.json"
+
+
+def erasure_salt(cluster: str) -> str:
+    return f"{erasures_prefix(cluster)}salt"
+
+
+def erasure_requests(cluster: str) -> str:
+    """Prefix of the keys that are being erased."""
+    return f"{erasures_prefix(cluster)}requests/"
+
+
+def erasure_request(cluster: str, batch_id: str) -> str:
+    return f"{erasure_requests(cluster)}{part(batch_id)}.json"
 
 
 def verify_prefix(cluster: str) -> str:

@@ -17,6 +17,7 @@ from tests.store.memory import MemoryStore
 from writetime import names
 from writetime.batch import conflicts
 from writetime.batch.conflicts import Conflict, candidates, keep, undecided
+from writetime.batch.documents import Contents
 from writetime.batch.logs_in import holds
 from writetime.batch.plan import plan_ingest, read_sealed
 from writetime.cli import main
@@ -242,3 +243,17 @@ def test_names() -> None:
     shipped = ref(1).conflict(0)
     for stray in (ref(1).incoming, f"{shipped}x", shipped.replace("conflict-0", "conflict-G"), shipped.replace("CommitLog", "Log")):
         assert conflicts.shipped(stray) is None
+
+
+def test_what_a_key_was_erased_from_is_known_as_its_node_wrote_it(store: LocalStore) -> None:
+    name = ship(store, 1, b"the node's own")
+    seal(store, planned(store))
+    archive(store, CLUSTER, 1)
+    wrote = Contents(size=len(b"the node's own"), crc32c=crc32c(b"the node's own"))
+    erased = ledger(store, 1).model_copy(update={"crc32c": crc32c(b"erased bytes.."), "erased_from": wrote})
+    held = erased.archived_as
+    assert held is not None
+    store.put(held, b"erased bytes..")
+    store.put(ref(1).ledger, erased.to_bytes())
+    ship(store, 1, b"the node's own")
+    assert (plan(store), store.head(name), undecided(store, CLUSTER)) == (None, None, [])

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Literal
 
 from writetime import archived, names, parts
-from writetime.batch.documents import LedgerEntry, Manifest, Problem, Release, Sealed, SegmentInput, SegmentOutcome, SegmentState
+from writetime.batch.documents import Contents, LedgerEntry, Manifest, Problem, Release, Sealed, SegmentInput, SegmentOutcome, SegmentState
 from writetime.errors import BatchError, ChecksumMismatch, LeaseLost, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
 from writetime.store.lease import Lease
@@ -174,7 +174,7 @@ def _archived(store: Store, segment: SegmentInput) -> ObjectInfo | None:
         held = archived.held(store, target) or _copy(store, segment, target) or archived.held(store, target)
         if held is None:
             return None
-        if archived.content_of(held) == (segment.size, segment.crc32c):
+        if archived.stands_for(held, archived.Content(segment.size, segment.crc32c)):
             return held
     raise ChecksumMismatch(
         "the archive holds other bytes of the same checksum",
@@ -236,11 +236,15 @@ def _note(
     # A segment that grows from batch to batch is one step.
     moved_on = old is not None and not (old.state == state == "growing")
     step = {"state": old.state, "batch": old.batch, "updated_at": old.updated_at.isoformat()} if old and moved_on else None
+    # A segment that was put again since a key was erased from it is the one that the archive holds.
+    size, checksum = archived.content_of(held) if held else (segment.size, segment.crc32c)
+    original = archived.original_of(held) if held else None
     entry = LedgerEntry(
         object=segment.object,
         state=state,
-        size=segment.size,
-        crc32c=segment.crc32c,
+        size=size,
+        crc32c=checksum,
+        erased_from=Contents(**original._asdict()) if original else None,
         sealed_at=segment.sealed_at,
         ending=segment.ending,
         batch=batch,

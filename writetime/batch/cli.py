@@ -73,7 +73,7 @@ def void(
         about += f"{len(manifest.segments)} segments? It never takes effect then, and its number is not used again."
         if not yes and sys.stdin.isatty():
             typer.confirm(about, abort=True, err=True)
-    sealed = seal_void(store, cluster, number, reason=reason, by=_user())
+    sealed = seal_void(store, cluster, number, reason=reason, by=user())
     assert sealed.void is not None
     if as_json:
         typer.echo(sealed.model_dump_json())
@@ -83,7 +83,7 @@ def void(
     typer.echo(f"What it has committed is taken back by {then}, which takes its input in.")
 
 
-def _user() -> str:
+def user() -> str:
     """Who runs the command."""
     import getpass
 

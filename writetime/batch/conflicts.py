@@ -68,7 +68,7 @@ def expect_new(store: Store, segments: Iterable[SegmentInput], decided: Mapping[
         conflict = decided.get(segment.object)
         if entry is None or entry.state not in ("archived", "expired") or (conflict is not None and conflict.admits(segment)):
             found.append(segment)
-        elif (entry.size, entry.crc32c) != (segment.size, segment.crc32c):
+        elif (segment.size, segment.crc32c) not in _contents(entry):
             note(store, segment.object, now)
         elif entry.state == "expired" or _is_archived(store, entry):
             _remove(store, segment)
@@ -76,6 +76,12 @@ def expect_new(store: Store, segments: Iterable[SegmentInput], decided: Mapping[
             # Somebody else's rule of the bucket has taken it away: what comes in again is all there is.
             found.append(segment)
     return found
+
+
+def _contents(entry: LedgerEntry) -> list[tuple[int, int]]:
+    """Size and CRC32C of what the archive holds, and of what the node wrote if a key was erased from that."""
+    erased = entry.erased_from
+    return [(entry.size, entry.crc32c), *([(erased.size, erased.crc32c)] if erased is not None else [])]
 
 
 def note(store: Store, name: str, now: datetime) -> None:

@@ -22,7 +22,7 @@ from writetime.store.checksum import crc32c
 
 HELD_HERE: Final = 100
 """So many held segments are listed in the seal itself."""
-BatchKind = Literal["ingest", "replay", "maintain", "rebuild"]
+BatchKind = Literal["ingest", "replay", "maintain", "rebuild", "erase"]
 SegmentState = Literal["archived", "quarantined", "retry", "growing", "expired"]
 Ending = Literal["completed", "after-crash"]
 
@@ -501,13 +501,23 @@ class LocalDocument(Document):
     )
 
 
+class Contents(Document):
+    """Bytes, and their CRC32C."""
+
+    size: int
+    crc32c: int
+
+
 class LedgerEntry(Document):
     """What became of one segment; overwritten as it moves on, `history` keeps the way it came.
 
     While it grows, `position` is how far its file was taken in, and its parts lie below `object`. `sealed_at` and `ending` are the
     shipper's notes on the first copy: one that a person has put in its place need not carry them. `size` and `crc32c` are the segment's;
     `stored` is how many bytes the archive keeps of it, packed, and null as long as it keeps the very file; of one that is `expired` it
-    keeps nothing any more."""
+    keeps nothing any more.
+
+    `erased_from`: what the node wrote, where a key was erased from the archived segment since; `size` and `crc32c` are then those of
+    what the archive holds."""
 
     object: str
     state: SegmentState
@@ -521,6 +531,7 @@ class LedgerEntry(Document):
     problems: list[Problem] = []
     archived_as: str | None = None
     stored: int | None = None
+    erased_from: Contents | None = None
     updated_at: datetime
     history: list[dict[str, Any]] = []
 

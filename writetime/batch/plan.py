@@ -18,7 +18,7 @@ from heapq import nsmallest
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from writetime import archived, names, parts
 from writetime.batch import chains, conflicts
@@ -38,6 +38,7 @@ from writetime.batch.documents import (
     Tail,
     may_contain,
 )
+from writetime.batch.erasures import Request, read_request
 from writetime.batch.logs_in import holds
 from writetime.batch.node_facts import NodeFacts, read_facts
 from writetime.cql.names import is_beside, namespace_clash
@@ -316,6 +317,48 @@ def plan_maintain(store: Store, cluster: str, *, now: datetime) -> Manifest | No
     return _create(store, cluster, past, "maintain", [], [], now, holding=holds(store, cluster, past.sealed))
 
 
+def plan_erase(store: Store, cluster: str, request: Request, *, now: datetime) -> Manifest:
+    """The batch that erases a key: the open one, if that erases the very same. It takes nothing in, and its clock stands.
+
+    BatchBusy while any other batch is open, also one of a replay into a namespace, which pins what lies in the archive; BatchError
+    before there is any batch."""
+    operation = "plan an erasure"
+    past = history(store, cluster)
+    _expect_settled(store, cluster, past, operation)
+    if past.open:
+        open_batch = read_manifest(store, cluster, past.last)
+        found = read_request(store, cluster, open_batch.id) if open_batch.kind == "erase" else None
+        if found is not None and found.is_of(request):
+            return open_batch
+        raise _busy(store, cluster, past, operation)
+    if past.sealed is None:
+        raise BatchError("no batch is sealed yet", operation=operation, obj=cluster, hint="Nothing of the key has come in.")
+    _expect_no_open_replay(store, cluster, operation)
+    _finish(store, cluster, past)
+    batch_id = uuid4()
+    # First: whoever finds the batch open can finish it.
+    store.put(names.erasure_request(cluster, str(batch_id)), request.to_bytes(), if_generation=0)
+    return _create(store, cluster, past, "erase", [], [], now, batch_id=batch_id)
+
+
+def _expect_no_open_replay(store: Store, cluster: str, operation: str) -> None:
+    for chain in namespaces(store, cluster):
+        past = history(store, chain)
+        if past.open:
+            raise _busy(store, chain, past, operation)
+
+
+def namespaces(store: Store, cluster: str) -> list[str]:
+    """The chains of the replays of the cluster into namespaces of their own (`names.beside`)."""
+    prefix = names.batches_prefix(names.beside(cluster, "")).removesuffix("/")
+    found, start = [], ""
+    while (info := next(store.list(prefix, start_after=start), None)) is not None:
+        folder = info.name.split("/")[1]
+        found.append(names.unpart(folder))
+        start = f"batches/{folder}0"  # "0" comes right after "/"
+    return found
+
+
 def _busy(store: Store, cluster: str, past: History, operation: str) -> BatchBusy:
     return BatchBusy(
         f"batch {past.last} ({read_manifest(store, cluster, past.last).kind}) is not sealed yet",
@@ -399,6 +442,7 @@ def _create(
     answers: list[str] | None = None,
     holding: list[Hold] | None = None,
     chained: Chain | None = None,
+    batch_id: UUID | None = None,
 ) -> Manifest:
     chain = cluster if namespace is None else names.beside(cluster, namespace)
     # A clock that was set back must not bring to life again what has expired in an earlier batch.
@@ -410,7 +454,7 @@ def _create(
         kind=kind,
         cluster=chain,
         created_at=now,
-        now=since if kind == "maintain" and since is not None else max(int(now.timestamp()), since or 0),
+        now=since if kind in ("maintain", "erase") and since is not None else max(int(now.timestamp()), since or 0),
         base=past.base,
         since=since,
         segments=segments,
@@ -420,7 +464,7 @@ def _create(
         merge_rule=merge_rule(facts, segments, base=before),
         interval=interval,
         namespace=namespace,
-        id=uuid4(),
+        id=batch_id or uuid4(),
         holds=holding or [],
         chain=chained or chains.continued(store, cluster, before),
     )

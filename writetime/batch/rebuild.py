@@ -24,7 +24,7 @@ from uuid import uuid4
 import structlog
 
 from writetime import archived, names
-from writetime.batch import chains
+from writetime.batch import chains, erasures
 from writetime.batch.archive import archive
 from writetime.batch.asked import new_answers
 from writetime.batch.chains import Rebuild, begin, current
@@ -140,14 +140,15 @@ def expect_whole(found: Archive, cluster: str) -> None:
 
 
 def seen(store: Store, cluster: str, ledger: int) -> int:
-    """The highest number of a batch in the bucket: in `batches/`, the ledger, `published/`, `touched/` and
-    earlier rebuilds."""
+    """The highest number of a batch in the bucket: in `batches/`, the ledger, `published/`, `touched/`,
+    `erasures/` and earlier rebuilds."""
     last = history(store, cluster).last
     behind = store.list(names.batches_prefix(cluster), start_after=names.batch_folder(cluster, last))
     numbers = [ledger, last, *(names.batch_number(info.name) or 0 for info in behind)]
     note, rebuild = read_published(store, cluster), current(store, cluster)
     numbers += [note.batch, *note.waiting.values()] if note else []
     numbers += [rebuild.chain.first, rebuild.chain.upto or 0] if rebuild else []
+    numbers += [erasure.number for erasure in erasures.listed(store, cluster)]
     numbers += [_of_touched(info.name, cluster) for info in store.list(names.touched_prefix(cluster))]
     return max(numbers)
 

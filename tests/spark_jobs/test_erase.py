@@ -1,0 +1,223 @@
+"""Erasing a key, with real Spark: not a byte of it is left in bucket and warehouse, and all else is as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs import erase, ingest, publish, rebuild
+from spark_jobs.session import spark_session
+from tests.spark_jobs.bytes_of import holders
+from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_partition, delete_row, insert, update
+from writetime import cli, names
+from writetime.batch import rebuild as archive_of
+from writetime.batch import shelve
+from writetime.batch.erase import Outcome
+from writetime.batch.plan import history, read_manifest
+from writetime.errors import BatchBusy, BatchError, ConfigError
+
+pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
+
+KEY, MARK, NEW = 0x5EC2E7A9, 0x6DA7C0DE, 0x71B2E55D
+"""A partition key, and a value of its rows before and after it was erased, that stand nowhere else."""
+TABLE = "shop.orders"
+CHANGES, CURRENT = "`lake`.`shop__changes`.`orders`", "`lake`.`shop`.`orders`"
+
+
+def shipped(ring: Ring, *bodies: bytes, at: float, hosts: tuple[str, ...] = ()) -> None:
+    for body in bodies:
+        ring.write(body, *hosts)
+    ring.finish_and_ship(at, *hosts)
+
+
+def with_a_key(folder: Path) -> Ring:
+    """A ring whose key was written and changed, among others; a part of the archive is packed."""
+    ring = Ring.create(folder, "a", "b")
+    shipped(ring, insert(KEY, 1, 1, name=MARK, note=MARK), insert(1, 1, 2, name=7), insert(KEY, 2, 3, name=2), at=10)
+    ring.batch(20)
+    for name in list(shelve.to_pack(ring.store, CLUSTER, before=START + timedelta(days=2))):
+        shelve.pack(ring.store, name, 3)
+    shipped(ring, update(KEY, 2, 31, amount=MARK), insert(2, 1, 32, name=8), update(1, 1, 33, amount=9), at=40)
+    ring.batch(50)
+    return ring
+
+
+def deleted(ring: Ring) -> None:
+    shipped(ring, delete_partition(KEY, 61), at=70)
+    ring.batch(80)
+    publish.run(ring.config)
+
+
+def erased(ring: Ring, key: dict[str, Any] | None = None, **how: Any) -> Outcome:
+    return erase.run(ring.config, TABLE, json.dumps(key or {"id": KEY}), by="a test", **{"yes": True, **how})
+
+
+def others(ring: Ring) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
+    """Current rows and events of all other keys."""
+    rows = {key: row for key, row in ring.current().items() if key[0] != KEY}
+    return rows, [event for event in ring.events() if event["key"]["id"] != KEY]
+
+
+def expect_gone(ring: Ring, *needles: int) -> None:
+    assert holders(ring.folder / "bucket", *needles) == set()
+    assert holders(ring.folder / "lake", *needles) == set()
+
+
+@contextmanager
+def dies_before(monkeypatch: pytest.MonkeyPatch, step: str, of: Any = erase) -> Iterator[None]:
+    class Death(BaseException):
+        pass
+
+    def die(*arguments: Any, **named: Any) -> Any:
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(of, step, die)
+        with pytest.raises(Death):
+            yield
+
+
+def test_nothing_of_a_key_is_left_and_all_else_is_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ring = with_a_key(tmp_path)
+    with pytest.raises(BatchError, match="still has rows of the key"):
+        erased(ring)
+    shipped(ring, delete_partition(KEY, 61), at=70)
+    ring.batch(80)
+    with pytest.raises(BatchError, match="5 events of the key are not in the files yet"):
+        erased(ring)
+    publish.run(ring.config)
+    before, places = others(ring), ("cdc_archive", "state", "events")
+    held = holders(tmp_path / "bucket", KEY, MARK)
+    assert all(any(name.startswith(place) for name in held) for place in places)
+    assert any(name.endswith(".parquet") for name in holders(tmp_path / "lake", MARK))
+
+    command = ["erase", TABLE, "--config", str(tmp_path / "pipeline.yaml"), "--key", json.dumps({"id": KEY})]
+    assert cli.main([*command, "--json"]) == 0
+    looked = Outcome.model_validate_json(capsys.readouterr().out.splitlines()[-1])
+    assert (looked.done, looked.live, looked.records > 0, len(looked.segments)) == (False, [], True, 6)
+    assert holders(tmp_path / "bucket", KEY, MARK) == held
+
+    assert cli.main([*command, "--yes"]) == 0
+    told = capsys.readouterr().out
+    assert "erased by batch 4" in told
+    assert "5 rows of lake.shop__changes.orders" in told
+    assert "Kafka: records that were sent" in told
+    expect_gone(ring, KEY, MARK)
+    assert others(ring) == before
+    assert len(before[1]) == len(ring.events())
+
+
+def test_earlier_writes_stay_out_and_later_ones_come_in(tmp_path: Path) -> None:
+    ring = with_a_key(tmp_path)
+    deleted(ring)
+    late = insert(KEY, 3, 5, name=MARK)
+    ring.join("c")
+    done = erased(ring)
+    assert (done.done, done.again) == (True, False)
+    before = others(ring)
+
+    # A replica that was away, and a segment that is put again.
+    shipped(ring, late, insert(3, 1, 6, name=3), at=90, hosts=("c",))
+    again = names.SegmentRef(names.NodeName(CLUSTER, "dc1", "a"), names.SegmentName(id=1, version=7)).incoming
+    ring.ship(again)
+    sealed = ring.batch(100)
+    assert {account.table: account.superseded for account in sealed.accounting}[TABLE] == 4
+    assert {key: row for key, row in ring.current().items() if key[0] == KEY} == {}
+    assert ring.store.head(again) is None
+    assert archive_of.look(ring.store, CLUSTER).whole
+    assert ring.remembered() == [key for key in ring.remembered() if (key if isinstance(key, int) else key[0]) != KEY]
+
+    now = (history(ring.store, CLUSTER).sealed or sealed).number
+    after = read_manifest(ring.store, CLUSTER, done.batch or 0).created_at.timestamp() - START.timestamp() + 10
+    shipped(ring, insert(KEY, 1, after, name=NEW), at=110)
+    ring.batch(120)
+    assert {key: row for key, row in ring.current().items() if key[0] == KEY} == {(KEY, 1): {"name": NEW}}
+    assert [event["op"] for event in ring.events(now + 1)] == ["c"]
+
+    rows = ring.current()
+    rebuild.run(ring.config)
+    assert ring.current() == rows
+    assert {key: row for key, row in others(ring)[0].items() if key != (3, 1)} == before[0]
+
+    # What came late lies in the archive as it came; the key lives again, and is deleted once more.
+    shipped(ring, delete_partition(KEY, after + 1), at=130)
+    ring.batch(140)
+    publish.run(ring.config)
+    assert holders(tmp_path / "bucket", MARK)
+
+
+def test_it_goes_on_after_a_death_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    ring = with_a_key(tmp_path)
+    deleted(ring)
+    before = others(ring)
+    spark = spark_session(ring.config, "one for all")
+    request.addfinalizer(spark.stop)
+    steps: list[tuple[Any, str]] = [
+        (ingest, "erase"),
+        (erase.bucket, "pieces"),
+        (erase.Erasing, "_rewrite_state"),
+        (erase.Erasing, "_erase_rows"),
+        (erase, "scrub"),
+        (erase, "carry_over"),
+        (erase, "seal"),
+        (erase, "after_seal"),
+    ]
+    for of, step in steps:
+        with dies_before(monkeypatch, step, of):
+            erased(ring, spark=spark)
+        if step != "after_seal":
+            with pytest.raises(BatchBusy, match=r"batch 4 \(erase\) is not sealed yet"):
+                erased(ring, {"id": 9}, spark=spark)
+    # It is sealed, and only what comes after that is lacking: the next erasure makes up for it.
+    assert holders(tmp_path / "bucket", KEY) != set()
+    erased(ring, spark=spark)
+    expect_gone(ring, KEY, MARK)
+    assert others(ring) == before
+
+
+def test_ingest_finishes_one_that_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = with_a_key(tmp_path)
+    deleted(ring)
+    with dies_before(monkeypatch, "_erase_rows", erase.Erasing):
+        erased(ring)
+    shipped(ring, insert(4, 1, 91, name=4), at=95)
+    assert ring.batch(100).kind == "erase"
+    expect_gone(ring, KEY, MARK)
+    assert ring.batch(110).kind == "ingest"
+    assert ring.current()[4, 1] == {"name": 4}
+
+
+def test_one_row_of_a_partition(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a", "b")
+    kept = {"name": 5, "note": 6}
+    shipped(ring, insert(KEY, 1, 1, **kept), insert(KEY, NEW, 2, name=MARK), insert(1, 1, 2, name=7), at=10)
+    ring.batch(20)
+    shipped(ring, delete_row(KEY, NEW, 31), at=40)
+    ring.batch(50)
+    publish.run(ring.config)
+    done = erased(ring, {"id": KEY, "line": NEW})
+    assert (done.rows[CHANGES], done.records, done.troubles) == (2, 1, [])
+    expect_gone(ring, MARK, NEW)
+    assert ring.current() == {(KEY, 1): kept, (1, 1): {"name": 7}}
+    rebuild.run(ring.config)
+    assert ring.current() == {(KEY, 1): kept, (1, 1): {"name": 7}}
+
+
+def test_what_is_no_key(tmp_path: Path) -> None:
+    ring = Ring.create(tmp_path, "a")
+    with pytest.raises(BatchError, match="no batch is sealed yet"):
+        erased(ring)
+    shipped(ring, insert(1, 1, 1), at=10)
+    ring.batch(20)
+    wrong = {'{"id": "x"}': "id is no int", '{"line": 1}': "Give id, or also line", "[1]": "no JSON object", "{": "no JSON"}
+    for text, why in wrong.items():
+        with pytest.raises(ConfigError, match=why):
+            erase.run(ring.config, TABLE, text, by="a test")
+    with pytest.raises(ConfigError, match="no table of that name"):
+        erase.run(ring.config, "shop.other", '{"id": 1}', by="a test")
