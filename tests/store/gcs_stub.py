@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
 
-from tests.store.http_stub import serving
+from tests.store.http_stub import Answer, serving
 
 BUCKET = "bucket"
 _PAGE = 3
@@ -50,7 +50,7 @@ class Stub:
     """The server's memory.
 
     `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch` is told of each request
-    before it is answered.
+    before it is answered; `mangle` makes another answer of one.
     """
 
     url: str = ""
@@ -61,6 +61,7 @@ class Stub:
     lie_about_crc: bool = False
     requests: int = 0
     watch: Callable[[str], None] = lambda _: None
+    mangle: Callable[[Answer], Answer] = lambda answer: answer
     lock: Any = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1_700_000_000_000_000))
 
@@ -161,11 +162,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.memory.lose_answers -= 1
             self.close_connection = True
             return
+        code, body, headers = self.memory.mangle((code, body, headers))
         self.send_response(code)
-        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+        for key, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(key, value)
         self.end_headers()
-        self.wfile.write(body)
+        # Who does not like the answer goes away.
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(body)
+        self.close_connection = self.close_connection or "Content-Length" in headers
 
     def _json(self, value: dict[str, Any]) -> tuple[int, bytes, dict[str, str]]:
         return 200, json.dumps(value).encode(), {"Content-Type": "application/json"}

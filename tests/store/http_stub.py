@@ -8,6 +8,9 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+Answer = tuple[int, bytes, dict[str, str]]
+"""Status, body, headers."""
+
 
 @contextlib.contextmanager
 def serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:

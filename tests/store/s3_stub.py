@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 
 import google_crc32c
 
-from tests.store.http_stub import serving
+from tests.store.http_stub import Answer, serving
 
 BUCKET = "bucket"
 _PAGE = 3
@@ -71,7 +71,7 @@ class Stub:
 
     `watch` is told of each request before it is answered. `faults` are (status, code) for the next requests, of those whose method is in
     `only`; `lose_answers` drops the answers to so many writes that were done; `truncate` breaks off so many downloads; `lie_about_crc`
-    falsifies what it says it holds.
+    falsifies what it says it holds; `mangle` makes another answer of one.
     """
 
     url: str = ""
@@ -84,6 +84,7 @@ class Stub:
     lie_about_crc: bool = False
     requests: list[str] = field(default_factory=list)
     watch: Callable[[str], None] = lambda _: None
+    mangle: Callable[[Answer], Answer] = lambda answer: answer
     lock: Any = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -174,6 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.memory.lose_answers -= 1
             self.close_connection = True
             return
+        before = headers
+        status, body, headers = self.memory.mangle((status, body, headers))
+        self.close_connection = self.close_connection or headers.get("Content-Length") != before.get("Content-Length")
         self.send_response(status)
         for key, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(key, value)

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from writetime.errors import ConfigError
+from writetime.errors import ConfigError, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,21 @@ class ObjectInfo:
     crc32c: int
     created: datetime
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def require_facts(info: ObjectInfo) -> ObjectInfo:
+    """The same. ValueError if a store has answered what can be of no object: no time, or numbers that none has."""
+    numbers = (info.size, info.generation, info.crc32c)
+    if any(number < 0 for number in numbers) or not isinstance(info.created, datetime) or info.created.tzinfo is None:
+        raise ValueError(f"facts of no object: {numbers}, {info.created}")
+    return info
+
+
+def require_nothing(info: ObjectInfo, start: int) -> bytes:
+    """What an object holds from `start` on, which a store has refused as beyond its end. StoreUnavailable if it is not."""
+    if info.size > start:
+        raise StoreUnavailable(f"refused as beyond the end of {info.size} bytes", operation="read an object", obj=info.name)
+    return b""
 
 
 class Store(Protocol):

@@ -47,4 +47,8 @@ def to_base64(crc: int) -> str:
 
 
 def from_base64(text: str) -> int:
-    return int.from_bytes(base64.b64decode(text), "big")
+    """ValueError if the text is none of a CRC32C."""
+    value = base64.b64decode(text, validate=True)
+    if len(value) != 4:
+        raise ValueError(f"no CRC32C: {text[:20]!r}")
+    return int.from_bytes(value, "big")

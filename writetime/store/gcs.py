@@ -24,10 +24,18 @@ from google.cloud import storage
 from google.cloud.storage import exceptions as media
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import ObjectInfo
-from writetime.store.checksum import from_base64, to_base64
-from writetime.store.keys import is_name, require_name
+from writetime.errors import (
+    ChecksumMismatch,
+    ConfigError,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    WritetimeError,
+)
+from writetime.store import ObjectInfo, require_facts, require_nothing
+from writetime.store.checksum import crc32c, from_base64, to_base64
+from writetime.store.keys import is_name, require_name, require_next
 from writetime.store.source import measured, opened
 
 _TIMEOUT = 60.0
@@ -67,7 +75,9 @@ class GcsStore:
                 timeout=_TIMEOUT,
                 retry=_RETRY,
             )
+            last = b""
             for blob in found:
+                last = require_next(blob.name, last, self._prefix + prefix)
                 name = blob.name.removeprefix(self._prefix)
                 # The service's offset is inclusive; and "folders" made in a console are objects named `…/`.
                 if name != start_after and is_name(name):
@@ -79,9 +89,9 @@ class GcsStore:
         try:
             with self._explained("look up an object", name):
                 blob.reload(timeout=_TIMEOUT, retry=_RETRY)
+                return self._info(blob)
         except ObjectNotFound:
             return None
-        return self._info(blob)
 
     def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
         """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their CRC32C."""
@@ -92,7 +102,7 @@ class GcsStore:
                 blob.reload(timeout=_TIMEOUT, retry=_RETRY)
                 return b""
             try:
-                return bytes(
+                data = bytes(
                     blob.download_as_bytes(
                         start=start or None,
                         end=None if end is None else end - 1,
@@ -103,7 +113,13 @@ class GcsStore:
                     )
                 )
             except api.RequestRangeNotSatisfiable:
-                return b""
+                # Beyond the end, or the library has gone on at the end of an answer that broke off.
+                blob.reload(timeout=_TIMEOUT, retry=_RETRY)
+                return require_nothing(self._info(blob), start)
+            # The library checks nothing of a download that it has resumed, if the resumed answer ends where it says.
+            if whole and blob.crc32c and crc32c(data) != from_base64(blob.crc32c):
+                raise ChecksumMismatch("other bytes came than the store promised", operation="read an object", obj=name)
+            return data
 
     def put(
         self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
@@ -125,7 +141,7 @@ class GcsStore:
                 timeout=_TIMEOUT,
                 retry=_RETRY,
             )
-        return self._verified(self._info(blob), size, crc)
+            return self._verified(self._info(blob), size, crc)
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
         """See Store.copy."""
@@ -148,7 +164,7 @@ class GcsStore:
                 if token is None:
                     break
             blob.reload(timeout=_TIMEOUT, retry=_RETRY)
-        return self._verified(self._info(blob), before.size, before.crc32c)
+            return self._verified(self._info(blob), before.size, before.crc32c)
 
     def delete(self, name: str, *, if_generation: int | None = None) -> None:
         """See Store.delete."""
@@ -177,13 +193,16 @@ class GcsStore:
         return self._bucket.blob(self._prefix + name, generation=generation)
 
     def _info(self, blob: Any) -> ObjectInfo:
-        return ObjectInfo(
-            name=blob.name.removeprefix(self._prefix),
-            size=int(blob.size),
-            generation=int(blob.generation),
-            crc32c=from_base64(blob.crc32c),
-            created=blob.time_created,
-            metadata=dict(blob.metadata or {}),
+        metadata = {str(key): str(value) for key, value in (blob.metadata or {}).items()}
+        return require_facts(
+            ObjectInfo(
+                name=blob.name.removeprefix(self._prefix),
+                size=int(blob.size),
+                generation=int(blob.generation),
+                crc32c=from_base64(blob.crc32c),
+                created=blob.time_created,
+                metadata=metadata,
+            )
         )
 
     @staticmethod
@@ -199,10 +218,12 @@ class GcsStore:
 
     @contextlib.contextmanager
     def _explained(self, operation: str, name: str) -> Iterator[None]:
-        """Turn the library's errors into the store's."""
+        """Turn the library's errors into the store's, and those of answers that nobody expects: they may be a proxy's on the way."""
         try:
             yield
-        except _RAISED as error:
+        except WritetimeError:
+            raise
+        except Exception as error:
             raise self._translate(error, operation, f"{self.url}/{name}") from error
 
     def _translate(self, error: Exception, operation: str, where: str) -> StoreError:
@@ -216,7 +237,8 @@ class GcsStore:
                 return make(f"{type(error).__name__}: {text}", operation=operation, obj=where, hint=hint)
         if isinstance(error, api.BadRequest) and "crc32c" in text.lower():
             return ChecksumMismatch(text, operation=operation, obj=where, hint="The bytes changed on their way, or the file meanwhile.")
-        return StoreError(f"{type(error).__name__}: {text}", operation=operation, obj=where)
+        kind = StoreError if isinstance(error, _OF_THE_LIBRARY) else StoreUnavailable
+        return kind(f"{type(error).__name__}: {text}", operation=operation, obj=where)
 
 
 # First match wins: the library's classes are no tree of their own (a connection error is an OSError too).
@@ -228,4 +250,4 @@ _TABLE: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], 
     ((requests.exceptions.RequestException, ConnectionError, TimeoutError), StoreUnavailable, None),
     ((auth.GoogleAuthError,), StoreError, "Renew the credentials."),
 )
-_RAISED = (api.GoogleAPIError, auth.GoogleAuthError, media.DataCorruption, media.InvalidResponse, OSError)
+_OF_THE_LIBRARY = (api.GoogleAPIError, auth.GoogleAuthError, media.DataCorruption, media.InvalidResponse, OSError)

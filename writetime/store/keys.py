@@ -20,6 +20,14 @@ def require_name(name: str, operation: str) -> None:
         raise StoreError(f"not a name for an object: {why}", operation=operation, obj=ascii(name))
 
 
+def require_next(name: str, after: bytes, prefix: str) -> bytes:
+    """The name in UTF-8, which is the next one's `after`. ValueError if a listing of `prefix` cannot go on with it."""
+    found = name.encode()
+    if found <= after or not name.startswith(prefix):
+        raise ValueError(f"the listing is out of order at {name!a}")
+    return found
+
+
 def _trouble(name: str) -> str | None:
     parts = name.split("/")
     if not all(parts) or "." in parts or ".." in parts:

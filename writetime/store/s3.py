@@ -24,6 +24,7 @@ import hashlib
 import io
 import itertools
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -39,10 +40,18 @@ from botocore import exceptions as boto
 from botocore.config import Config
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import ObjectInfo
+from writetime.errors import (
+    ChecksumMismatch,
+    ConfigError,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    WritetimeError,
+)
+from writetime.store import ObjectInfo, require_facts, require_nothing
 from writetime.store.checksum import CHUNK, crc32c, from_base64, to_base64
-from writetime.store.keys import is_name, require_name
+from writetime.store.keys import is_name, require_name, require_next
 from writetime.store.source import measured, opened
 
 _SCHEMES = ("s3", "s3+https", "s3+http")
@@ -54,6 +63,7 @@ _COPIED_PART = 1 << 30
 _LOOKS = 8
 _LOOKS_AGAIN = 10
 _GENERATION = "writetime-generation"
+_NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 _PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _PERMISSION = (
@@ -133,7 +143,7 @@ class S3Store:
         info = self.head(name)
         if info is None or generation not in (None, info.generation):
             raise _gone(name, generation)
-        return b""
+        return b"" if end is not None and end <= start else require_nothing(info, start)
 
     def put(
         self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
@@ -189,9 +199,11 @@ class S3Store:
         after = {"StartAfter": self._prefix + start_after} if start_after else {}
         with self._explained("list objects", prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
+            last = b""
             for page in pages:
                 self._bucket_is_there = True
                 for entry in page.get("Contents", ()):
+                    last = require_next(entry["Key"], last, self._prefix + prefix)
                     name = entry["Key"].removeprefix(self._prefix)
                     # "Folders" made in a console are objects named `…/`.
                     if is_name(name):
@@ -206,13 +218,13 @@ class S3Store:
                     self._bucket_is_there = True
                     crc = _whole_crc(answer)
                     crc = self._computed(name, answer["ETag"]) if crc is None else crc
+                    return _Found(_info(name, answer, crc), answer["ETag"])
             except ObjectNotFound:
                 self._require_bucket(operation)
                 return None
             except PreconditionFailed:
                 # It was replaced while its CRC32C was computed.
                 continue
-            return _Found(_info(name, answer, crc), answer["ETag"])
         raise _restless(operation, name)
 
     def _looked(self, name: str) -> _Found | None:
@@ -255,7 +267,7 @@ class S3Store:
                     data = bytes(body.read())
                 except boto.BotoCoreError as error:
                     raise _BrokenOff(str(error), operation="read an object", obj=f"{self.url}/{name}") from error
-        crc = None if "Range" in wanted else _whole_crc(answer)
+            crc = None if "Range" in wanted else _whole_crc(answer)
         if crc is not None and crc32c(data) != crc:
             raise ChecksumMismatch(
                 f"{len(data)} bytes with CRC32C {crc32c(data):08x} came, the store promised {crc:08x}", operation="read an object", obj=name
@@ -320,7 +332,7 @@ class S3Store:
                 )
         except BaseException:
             # What is not complete is no object, but it is kept, and paid for, until it is called off or the bucket's rule removes it.
-            with contextlib.suppress(*_RAISED):
+            with contextlib.suppress(Exception):
                 self._client.abort_multipart_upload(**upload)
             raise
         return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
@@ -404,10 +416,12 @@ class S3Store:
 
     @contextlib.contextmanager
     def _explained(self, operation: str, name: str) -> Iterator[None]:
-        """Turn the library's errors into the store's."""
+        """Turn the library's errors into the store's, and those of answers that nobody expects: they may be a proxy's on the way."""
         try:
             yield
-        except _RAISED as error:
+        except WritetimeError:
+            raise
+        except Exception as error:
             raise _translate(error, operation, f"{self.url}/{name}") from error
 
 
@@ -446,13 +460,13 @@ def _info(name: str, answer: Mapping[str, Any], crc: int) -> ObjectInfo:
     noted = answer["Metadata"]
     # Escapes are this module's own; what others have noted is left as it is.
     ours = {unquote(key): unquote(value) for key, value in noted.items() if key != _GENERATION} if _GENERATION in noted else noted
-    return ObjectInfo(name, int(answer["ContentLength"]), _generation(answer), crc, answer["LastModified"], dict(ours))
+    return require_facts(ObjectInfo(name, int(answer["ContentLength"]), _generation(answer), crc, answer["LastModified"], dict(ours)))
 
 
 def _generation(answer: Mapping[str, Any]) -> int:
     """The number that came with the write; that of an object which came another way is made of its tag and time."""
     number = answer["Metadata"].get(_GENERATION, "")
-    if number.isdecimal():
+    if _NUMBER.fullmatch(number):
         return int(number)
     made = hashlib.blake2b(f"{answer['ETag']} {answer['LastModified'].timestamp():.0f}".encode(), digest_size=7)
     return int.from_bytes(made.digest(), "big") + 1
@@ -492,19 +506,19 @@ def _status(error: boto.ClientError) -> int:
 
 
 def _translate(error: Exception, operation: str, where: str) -> StoreError:
-    told: dict[str, Any] = {"operation": operation, "obj": where}
+    what: dict[str, Any] = {"operation": operation, "obj": where}
     text = f"{type(error).__name__}: {error}"
     if not isinstance(error, boto.ClientError):
         for kinds, make, hint in _OF_THE_LIBRARY:
             if isinstance(error, kinds):
-                return make(text, hint=hint, **told)
-        return StoreError(text, **told)
+                return make(text, hint=hint, **what)
+        return (StoreError if isinstance(error, _RAISED) else StoreUnavailable)(text, **what)
     if _code(error) == "NoSuchBucket":
         return _no_bucket(operation, where)
     for codes, make, hint in _OF_THE_SERVICE:
         if _code(error) in codes or _status(error) in codes:
-            return make(text, hint=hint, **told)
-    return (StoreUnavailable if _status(error) >= 500 else StoreError)(text, **told)
+            return make(text, hint=hint, **what)
+    return (StoreUnavailable if _status(error) >= 500 else StoreError)(text, **what)
 
 
 _RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."

@@ -62,9 +62,12 @@ class Bucket:
         return found
 
     def counted(self, number: int, infos: list[ObjectInfo]) -> list[str]:
-        """The names under which the segment counts. What is under cdc/ once more after it was archived does not: planning knows it."""
+        """The names under which the segment counts. Where it is archived, the same bytes under cdc/ do not: planning knows them by the
+        ledger, those in conflict too."""
         good = [info.name for info in infos if self.is_good(number, info)]
-        return [name for name in good if name != ref(number).incoming or self.store.head(ref(number).ledger) is None]
+        if self.store.head(ref(number).ledger) is None:
+            return good
+        return [name for name in good if name.startswith("cdc_archive/")]
 
     @property
     def damaged(self) -> set[str]:
