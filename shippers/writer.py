@@ -4,7 +4,7 @@ A lease for reading is refused while the file is open or mapped for writing anyw
 hard link, and for no other reason; so a segment that gets one is a segment whose node is gone or has died. The lease is given back at
 once. That holds for file systems that one kernel has to itself: one that it shares with others (FUSE, virtiofs, NFS, CIFS, cluster file
 systems) counts the writers of this machine only, or refuses without one. So those are named of which it is known; of others nothing is
-told. Knows nothing of segments.
+known. Knows nothing of segments.
 """
 
 from __future__ import annotations

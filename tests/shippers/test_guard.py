@@ -307,7 +307,7 @@ def test_a_store_that_refuses_us_counts_as_down(
     for _ in range(2):
         assert len(agent.round().failed) == 3
         assert len(list(settings.node.spill.glob("*.log"))) == 2
-    # The first three, of which two were put aside: a rename is a change of the file as far as its inode tells.
+    # The first three, of which two were put aside: a rename is a change of the file by its inode.
     assert len(read) == 5
     agent.round()
     assert len(read) == 5

@@ -49,7 +49,7 @@ class Held:
 class Stub:
     """The server's memory.
 
-    `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch` is told of each request
+    `faults` are status codes for the next requests; `lie_about_crc` falsifies what it says it holds; `watch` is called with each request
     before it is answered; `mangle` makes another answer of one.
     """
 

@@ -1,5 +1,5 @@
 """An object store in this process's memory, with faults on request. It passes the conformance suite; faults are what a remote store does
-to its callers, told in the store's own errors.
+to its callers, in the store's own errors.
 
     store = MemoryStore()
     store.fail(Fault.LOST_ANSWER, on="put", prefix="cdc/", times=2)

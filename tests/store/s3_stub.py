@@ -69,9 +69,9 @@ class Upload:
 class Stub:
     """The server's memory.
 
-    `watch` is told of each request before it is answered. `faults` are (status, code) for the next requests, of those whose method is in
-    `only`; `lose_answers` drops the answers to so many writes that were done; `truncate` breaks off so many downloads; `lie_about_crc`
-    falsifies what it says it holds; `mangle` makes another answer of one.
+    `watch` is called with each request before it is answered. `faults` are (status, code) for the next requests, of those whose method
+    is in `only`; `lose_answers` drops the answers to so many writes that were done; `truncate` breaks off so many downloads;
+    `lie_about_crc` falsifies what it says it holds; `mangle` makes another answer of one.
     """
 
     url: str = ""
@@ -290,9 +290,9 @@ class _Handler(BaseHTTPRequestHandler):
         upload = self.memory.upload(self.query["uploadId"])
         data = b""
         for part in ElementTree.fromstring(self.body):
-            told = {child.tag.rpartition("}")[2]: child.text or "" for child in part}
-            piece = upload.parts[int(told["PartNumber"])]
-            if told["ETag"] != Held(piece, {}).tag or told["ChecksumCRC32C"] != crc32c(piece):
+            fields = {child.tag.rpartition("}")[2]: child.text or "" for child in part}
+            piece = upload.parts[int(fields["PartNumber"])]
+            if fields["ETag"] != Held(piece, {}).tag or fields["ChecksumCRC32C"] != crc32c(piece):
                 raise Refused(400, "InvalidPart")
             data += piece
         self.memory.require(self.key, self.headers)

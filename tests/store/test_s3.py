@@ -253,7 +253,7 @@ def test_of_two_who_send_parts_the_later_is_refused(store: S3Store, s3_memory: S
 
 @pytest.mark.parametrize("data", [b"1", BIG], ids=["at once", "in parts"])
 def test_all_answers_are_lost(store: S3Store, s3_memory: Stub, data: bytes) -> None:
-    """The object is there, whole: who asks again is told so."""
+    """The object is there, whole: who asks again hears so."""
 
     def go_quiet(request: str) -> None:
         if not request.startswith("HEAD") and "uploads" not in request and "partNumber" not in request:

@@ -237,7 +237,7 @@ class S3Store:
             return None
 
     def _require_bucket(self, operation: str) -> None:
-        """The answer about an object does not tell a missing object from a missing bucket."""
+        """The answer about a missing object is the same as about a missing bucket."""
         if not self._bucket_is_there:
             try:
                 with self._explained(operation, ""):
@@ -473,7 +473,7 @@ def _generation(answer: Mapping[str, Any]) -> int:
 
 
 def _whole_crc(answer: Mapping[str, Any]) -> int | None:
-    """The CRC32C that the store keeps of all bytes. Of an object in parts it may keep one of the parts' checksums, which tells nothing."""
+    """The CRC32C that the store keeps of all bytes. Of an object in parts it may keep one of the parts' checksums, which says nothing."""
     text = answer.get("ChecksumCRC32C")
     return None if text is None or answer.get("ChecksumType") == "COMPOSITE" or "-" in text else from_base64(text)
 
@@ -522,7 +522,7 @@ def _translate(error: Exception, operation: str, where: str) -> StoreError:
 
 
 _RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
-# First match wins. Amazon tells of expired credentials with status 400, other services with 403; "400" is the code of an answer without
+# First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the code of an answer without
 # a body, which to a well-formed question means just that.
 _OF_THE_SERVICE: tuple[tuple[frozenset[str | int], type[StoreError], str | None], ...] = (
     (frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch,
