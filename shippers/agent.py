@@ -533,11 +533,11 @@ class Agent:
             return
         try:
             found = self._link.truncations()
-            now, checksum = datetime.now(UTC), truncations.checksum_of(found)
-            if not self._truncations.is_due(checksum, now):
+            due = truncations.Shipped(truncations.checksum_of(found), datetime.now(UTC), self._store.url, facts.name.path)
+            if not self._truncations.is_due(due):
                 return
-            name = truncations.ship_truncations(self._store, facts.name, found, now)
-            self._truncations = truncations.Shipped(checksum, now)
+            name = truncations.ship_truncations(self._store, facts.name, found, due.at)
+            self._truncations = due
             self._log.info("truncation records shipped", object=name, records=len(found))
             truncations.note(self._node.state, self._truncations)
         except WritetimeError as error:

@@ -17,7 +17,7 @@ import json
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -52,23 +52,27 @@ def records(truncated_at: Mapping[UUID, bytes]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """What was shipped last, by its checksum, and when; nothing, long ago, if nothing ever was."""
+    """What was shipped last, by its checksum, when, into which store, and of which node; nothing, long ago, if nothing ever was."""
 
     checksum: str = ""
     at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    store: str = ""
+    node: str = ""
 
     @classmethod
     def recall(cls, folder: Path) -> Shipped:
         """By the note in the shipper's folder; nothing if there is none that can be read."""
         try:
             noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-            return cls(str(noted["checksum"]), datetime.fromisoformat(noted["at"]).astimezone(UTC))
+            at = datetime.fromisoformat(noted["at"]).astimezone(UTC)
+            return cls(str(noted["checksum"]), at, str(noted.get("store", "")), str(noted.get("node", "")))
         except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
-    def is_due(self, checksum: str, now: datetime) -> bool:
-        """Whether an answer with that checksum is to be shipped at `now`. A clock that was set back ships it."""
-        return checksum != self.checksum or not timedelta(0) <= now - self.at < AGAIN
+    def is_due(self, new: Shipped) -> bool:
+        """Whether `new` is to be shipped at its time. A clock that was set back ships it."""
+        same = (new.checksum, new.store, new.node) == (self.checksum, self.store, self.node)
+        return not same or not timedelta(0) <= new.at - self.at < AGAIN
 
 
 def checksum_of(found: list[dict[str, Any]]) -> str:
@@ -89,4 +93,4 @@ def ship_truncations(store: Store, node: names.NodeName, found: list[dict[str, A
 def note(folder: Path, shipped: Shipped) -> None:
     """Keep what was shipped for the next start. OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / NOTE).write_text(json.dumps({"checksum": shipped.checksum, "at": shipped.at.isoformat()}), encoding="utf-8")
+    (folder / NOTE).write_text(json.dumps({**asdict(shipped), "at": shipped.at.isoformat()}), encoding="utf-8")

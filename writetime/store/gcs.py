@@ -45,7 +45,7 @@ _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
 # Whoever has it can write to the upload, without credentials.
 _UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
-_PERMISSION = "Check that the account may use this bucket: storage.objects.create, get and list; delete only for the pipeline."
+_PERMISSION = "Check that the account may use this bucket: storage.objects.create and get; the pipeline list and delete too."
 
 
 class GcsStore:
