@@ -119,11 +119,13 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy, strict
 	@$(PYTHON) -m mypy
 
-lock: ## write requirements.txt and requirements-ship.txt from pyproject.toml; UPGRADE=1 moves to newer versions
+lock: ## write requirements.txt, requirements-ship.txt and tools/bootstrap.txt from pyproject.toml; UPGRADE=1 moves to newer versions
 	@$(UV) pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) -o requirements.txt
 	@$(UV) pip compile -q pyproject.toml docker/shipper/build.in --extra ship --extra s3 --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --constraint requirements.txt --custom-compile-command "make lock" -o requirements-ship.txt
+	@$(UV) pip compile -q tools/bootstrap.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --custom-compile-command "make lock" -o tools/bootstrap.txt
 
 lock-jars: ## write jars.lock from tools/jars.py
 	@$(PYTHON) -m tools.jars lock

@@ -74,8 +74,14 @@ ELSEWHERE = {
     "gsutil cat": ("tests/test_walk.py", "of_the_runbook()"),
     "gsutil -m rm": ("tests/test_walk.py", "gsutil -m rm"),
 }
-UNTESTED = ("conda create", "pip install -r requirements.txt && pip install --no-deps . && conda pack", "hdfs dfs -put")
-"""What needs a cluster that is not here. A page that has such a command says so."""
+UNTESTED = (
+    "conda create",
+    "pip install -r requirements.txt && pip install --no-deps . && conda pack",
+    "hdfs dfs -put",
+    "docker buildx imagetools inspect",
+    "docker build",
+)
+"""What needs a cluster, or a container engine, that is not here. A page that has such a command says so."""
 RUN_HERE = re.compile(r"writetime (config|dump|schema|verify|--help)\b.*|make( help)?")
 
 

@@ -7,14 +7,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly UV_VERSION=0.13.9
 readonly VENV=.venv
 readonly PYTHON=$VENV/bin/python
 readonly UV=$VENV/share/uv/bin/uv
 
 main() {
     require_prerequisites
-    once "$VENV/.made" make_venv tools/setup.sh
+    once "$VENV/.made" make_venv tools/setup.sh tools/bootstrap.txt
     once "$VENV/.installed" install_libraries requirements.txt pyproject.toml "$VENV/.made"
     "$PYTHON" -m tools.jars sync # looks at the files themselves; a moment if they are there
     forget_if_older "$VENV/.compiled" writetime/commitlog writetime/join/{flat,kernel,kernel_pack,kernel_rows}.py
@@ -137,14 +136,15 @@ java_on_path() {
 
 make_venv() {
     "$(find_python)" -m venv --clear "$VENV"
-    # Kept apart from the libraries, so that bringing those to the letter of requirements.txt leaves it alone.
-    "$PYTHON" -m pip install -q --disable-pip-version-check --target "$VENV/share/uv" "uv==$UV_VERSION"
+    # uv and setuptools, apart from the libraries, so that bringing those to the letter of requirements.txt leaves them alone.
+    "$PYTHON" -m pip install -q --disable-pip-version-check --require-hashes --no-deps --target "$VENV/share/uv" -r tools/bootstrap.txt
 }
 
 install_libraries() {
     use_pip_settings
     "$UV" pip sync -q --python "$PYTHON" --require-hashes requirements.txt
-    "$UV" pip install -q --python "$PYTHON" --no-deps --editable .
+    # Without isolation: a build environment of uv's own would fetch setuptools without its hash.
+    PYTHONPATH=$VENV/share/uv "$UV" pip install -q --python "$PYTHON" --no-deps --no-build-isolation --editable .
 }
 
 # uv does not read pip's configuration; a package index or certificate that pip was given is meant for it too.

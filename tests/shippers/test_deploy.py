@@ -24,6 +24,14 @@ from writetime.config import ShipConfig, load
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "writetime-ship.service"
 IMAGE = ROOT / "docker" / "shipper" / "Dockerfile"
+IMAGES = sorted((ROOT / "docker").glob("*/Dockerfile"))
+INSTALLERS = [
+    *IMAGES,
+    *sorted((ROOT / "docker").glob("*/*.sh")),
+    ROOT / "Makefile",
+    *sorted((ROOT / "tools").glob("*.sh")),
+    ROOT / ".ci" / "run",
+]
 SIDECAR = ROOT / "deploy" / "kubernetes" / "shipper.yaml"
 
 
@@ -108,6 +116,61 @@ def test_the_image_installs_by_hashes_only() -> None:
     all_of_it = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     for pin in re.findall(r"^([a-z0-9._-]+==[^ ]+)", locked, re.MULTILINE):
         assert pin == backend or f"\n{pin} " in all_of_it, "the versions that were tested"
+
+
+def commands(file: Path) -> list[str]:
+    """Its lines without comments, those that go on joined."""
+    text = re.sub(r"^\s*#.*\n", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return re.sub(r"\\\n\s*", " ", text).splitlines()
+
+
+@pytest.mark.parametrize("file", INSTALLERS, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_nothing_is_installed_without_its_hash(file: Path) -> None:
+    """This package itself has none, and what builds it is there by its hash already."""
+    for line in commands(file):
+        for install in re.findall(r"\bpip (?:install|sync) .*", line):
+            assert "--require-hashes" in install or ("--no-deps" in install and "--no-build-isolation" in install), line
+        assert not re.search(r"\b(uvx|pipx|easy_install|uv (?:tool|run|sync|add))\b", line), line
+
+
+def test_there_are_installs_to_look_at() -> None:
+    assert sum(len(re.findall(r"\bpip (?:install|sync) ", line)) for file in INSTALLERS for line in commands(file)) >= 5
+
+
+def test_what_makes_the_environment_has_hashes() -> None:
+    locked = (ROOT / "tools" / "bootstrap.txt").read_text(encoding="utf-8")
+    pins = re.findall(r"^([a-z0-9-]+==[0-9.]+) \\\n    --hash=sha256:[0-9a-f]{64}", locked, re.MULTILINE)
+    wanted = [line for line in (ROOT / "tools" / "bootstrap.in").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert sorted(pins) == sorted(wanted), "run make lock"
+    (backend,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    assert backend in pins
+
+
+@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.parent.name)
+def test_a_base_can_be_pinned(file: Path) -> None:
+    lines = commands(file)
+    (base,) = [line for line in lines if line.startswith("ARG BASE=")]
+    # A tag, since a digest is of one day: who builds a release gives it.
+    assert re.fullmatch(r"ARG BASE=[a-z]+:[0-9.]+[a-z0-9.-]*", base)
+    assert lines.index(base) < next(at for at, line in enumerate(lines) if line.startswith("FROM "))
+    stages = {"${BASE}"}
+    for line in (line for line in lines if line.startswith("FROM ")):
+        _, source, *name = line.split()
+        assert source in stages, line
+        stages |= set(name[1:])
+
+
+@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.parent.name)
+def test_the_user_of_an_image_owns_nothing_of_the_program(file: Path) -> None:
+    lines = commands(file)
+    last = max(at for at, line in enumerate(lines) if line.startswith("FROM "))
+    assert not any(line.startswith("USER") for line in lines[:last]), "what is built is root's"
+    final = lines[last:]
+    user = final.index("USER 999:999")
+    assert not any(line.startswith(("COPY", "ADD", "RUN", "USER")) for line in final[user + 1 :])
+    owned = [line.split()[-1] for line in lines if "--chown" in line]
+    owned += [path for line in lines for path in re.findall(r"install -d -o \S+ -g \S+ (.*)$", line)[:1] for path in path.split()]
+    assert set(owned) <= {"/var/lib/airflow", "/var/lib/writetime", "/var/cache/writetime"}, "data, and a cache of machine code"
 
 
 @pytest.mark.parametrize("file", sorted(SIDECAR.parent.glob("*.yaml")), ids=lambda file: file.name)
