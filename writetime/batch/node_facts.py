@@ -74,19 +74,20 @@ def _facts(store: Store, node: names.NodeName, info: ObjectInfo) -> NodeFacts:
             rack=untrusted.text(document.get("rack"), "rack"),
             release=untrusted.text(document.get("release_version"), "release_version"),
             tokens=_tokens(document.get("tokens")),
-            space=_space(document),
+            space=_space(document, info),
         )
     except Untrusted as error:
         return NodeFacts(node, info.name, rejected=str(error))
 
 
-def _space(document: Mapping[str, Any]) -> NodeSpace | None:
+def _space(document: Mapping[str, Any], info: ObjectInfo) -> NodeSpace | None:
     space = document.get("space")
     if space is None:
         return None
     if not isinstance(space, dict):
         raise Untrusted("space is no object")
-    return parse_space({"at": document.get("at"), "settings": document.get("settings"), **space})
+    at = document.get("at", info.created.isoformat())
+    return parse_space({"at": at, "settings": document.get("settings"), **space})
 
 
 def parse_space(space: Mapping[str, Any]) -> NodeSpace:
