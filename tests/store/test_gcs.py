@@ -134,6 +134,21 @@ def test_a_file_that_changes_between_checksum_and_upload(
         store.put("a", path)
 
 
+def test_a_creation_that_is_forbidden_is_refused_for_what_is_there(store: GcsStore, stub: Stub) -> None:
+    """Without the right to replace: the service may look at that before it looks at the condition."""
+    store.put("a", b"1")
+    refused = ["POST /upload/"]
+    stub.watch = lambda request: stub.faults.append(403) if request.startswith(tuple(refused)) else None
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"2", if_generation=0)
+    for name, condition in (("a", None), ("a", 7), ("b", 0)):
+        with pytest.raises(StoreError, match=r"storage\.objects\.create"):
+            store.put(name, b"2", if_generation=condition)
+    refused.append("GET /storage/v1/b/bucket/o/")
+    with pytest.raises(StoreError, match=r"storage\.objects\.create"):
+        store.put("a", b"2", if_generation=0)
+
+
 @pytest.mark.parametrize("size", [5, BIG])
 def test_a_lost_answer_ends_in_a_failed_precondition_and_the_object_is_there(
     store: GcsStore, stub: Stub, size: int, monkeypatch: pytest.MonkeyPatch

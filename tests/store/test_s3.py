@@ -280,6 +280,18 @@ def test_a_conflict_leaves_it_open_who_wins(store: S3Store, s3_memory: Stub) -> 
     assert store.head("a") == before
 
 
+def test_who_may_not_look_creates_all_the_same(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the right to list, an object that is not there looks forbidden: before an upload in parts, and after a conflict."""
+    s3_memory.only, s3_memory.faults = {"HEAD"}, [(403, "AccessDenied")]
+    assert store.put("a", BIG, if_generation=0).size == len(BIG)
+    s3_memory.only, s3_memory.faults = {"PUT", "HEAD"}, [(409, "ConditionalRequestConflict"), (403, "AccessDenied")]
+    with pytest.raises(StoreUnavailable):
+        store.put("b", b"1", if_generation=0)
+    s3_memory.only, s3_memory.faults = {"HEAD"}, [(503, "SlowDown")] * 100
+    with pytest.raises(StoreUnavailable):
+        store.put("c", BIG, if_generation=0)
+
+
 @pytest.mark.parametrize("look", [1, 2, 3])
 def test_a_deletion_takes_only_what_was_looked_at(look: int, store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     first = store.put("a", b"1")

@@ -6,7 +6,9 @@ that the service itself refuses other bytes. The library's own check after a res
 the object by name, which a node's account may not do and a store must not do unasked.
 
 A retried request whose first answer was lost can end in PreconditionFailed although it succeeded: with `if_generation=0` the caller
-looks at what is there. `STORAGE_EMULATOR_HOST` is honoured, with anonymous credentials. Knows nothing of segments or batches.
+looks at what is there. The service does not promise whether it looks at that condition before it looks at the right to replace: where an
+object is, both refusals are PreconditionFailed. `STORAGE_EMULATOR_HOST` is honoured, with anonymous credentials. Knows nothing of segments
+or batches.
 """
 
 from __future__ import annotations
@@ -129,7 +131,11 @@ class GcsStore:
         blob.metadata = dict(metadata or {})
         # For uploads only: a blob that is read in chunks is read unchecked.
         blob.chunk_size = _CHUNK
-        with opened(data, "write an object", name) as source, self._explained("write an object", name):
+        with (
+            opened(data, "write an object", name) as source,
+            self._explained("write an object", name),
+            self._refused_by_condition(name, if_generation),
+        ):
             crc, size = measured(source)
             blob.upload_from_file(
                 source,
@@ -142,6 +148,25 @@ class GcsStore:
                 retry=_RETRY,
             )
             return self._verified(self._info(blob), size, crc)
+
+    @contextlib.contextmanager
+    def _refused_by_condition(self, name: str, if_generation: int | None) -> Iterator[None]:
+        """A creation that is forbidden, where there is an object, is refused for the sake of that object."""
+        try:
+            yield
+        except api.Forbidden as error:
+            if if_generation == 0 and self._is_seen(name):
+                raise PreconditionFailed(error.message, operation="write an object", obj=f"{self.url}/{name}") from error
+            raise
+
+    def _is_seen(self, name: str) -> bool:
+        """Whether an object is there that may be looked at."""
+        try:
+            return self.head(name) is not None
+        except StoreError as error:
+            if error.retriable:
+                raise
+            return False
 
     def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
         """See Store.copy."""
