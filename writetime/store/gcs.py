@@ -47,7 +47,10 @@ _CHUNK = 4 << 20
 _LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
 # Whoever has it can write to the upload, without credentials.
 _UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
-_PERMISSION = "Check that the account may use this bucket: storage.objects.create and get; the pipeline list and delete too."
+_PERMISSION = (
+    "Check the account's rights (docs/security.md): storage.objects.create and get where a node ships; list and delete for the pipeline. "
+    "Without list an object that is not there looks forbidden."
+)
 
 
 class GcsStore:

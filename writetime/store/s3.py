@@ -67,8 +67,8 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 _PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 _PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _PERMISSION = (
-    "Check that the account may use this bucket: s3:PutObject, GetObject, AbortMultipartUpload; the pipeline ListBucket and DeleteObject "
-    "too. Without ListBucket an object that is not there looks forbidden."
+    "Check the account's rights (docs/security.md): s3:GetObject, PutObject and AbortMultipartUpload where a node ships; ListBucket and "
+    "DeleteObject for the pipeline. Without ListBucket an object that is not there looks forbidden."
 )
 
 

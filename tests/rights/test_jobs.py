@@ -1,0 +1,186 @@
+"""Planner and jobs with the jobs' rights alone, without Spark: what is planned, archived, noted, packed and
+let go.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shippers import truncations
+from tests.rights.places import S3, Place, at
+from tests.rights.test_shipper import REFUSED
+from writetime import names
+from writetime.batch import prune, shelve
+from writetime.batch.archive import archive, mark_for_retry, release, sweep
+from writetime.batch.asked import sweep_answers
+from writetime.batch.documents import Manifest, Problem, Sealed, SegmentOutcome
+from writetime.batch.identity import owner
+from writetime.batch.plan import plan_ingest, seal, store_clock
+from writetime.batch.publish import Published, write_published
+from writetime.errors import StoreError
+from writetime.names import NodeName, SegmentName, SegmentRef
+from writetime.store import Store
+
+NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
+
+
+def of(node: NodeName, number: int) -> SegmentRef:
+    return SegmentRef(node, SegmentName(number, 7))
+
+
+def ship(root: Store, node: NodeName) -> None:
+    """What has come in: three segments, a part of one of them, two answers about TRUNCATEs, the node's room of long ago."""
+    noted = {"sealed_at": NOW.isoformat(), "ending": "completed"}
+    for number in (1, 2, 3):
+        root.put(of(node, number).incoming, f"segment {number}".encode() * 99, metadata=noted)
+    root.put(of(node, 1).part(0, 99), b"part", metadata=noted)
+    for minute in (0, 1):
+        truncations.ship_truncations(root, node, [], NOW + timedelta(minutes=minute))
+    root.put(names.node_space(node, NOW, "ok"), b"{}")
+
+
+def plan(store: Store, node: NodeName) -> Manifest:
+    manifest = plan_ingest(store, node.cluster, now=NOW)
+    assert manifest is not None
+    return manifest
+
+
+def run(store: Store, node: NodeName, manifest: Manifest) -> Sealed:
+    """What a batch leaves in the bucket; the first of its segments has no problem."""
+    store.put(names.batch_object(node.cluster, manifest.number, "schema"), b"{}", if_generation=0)
+    piece = of(node, 2).quarantined(4, 5)
+    store.put(f"{piece}.bin", b"bytes")
+    store.put(f"{piece}.json", b'{"settled_in": 1}')
+    problem = Problem(kind="corrupt_frame", position=4, size=5, message="CRC")
+    outcomes = [
+        SegmentOutcome(
+            object=segment.object,
+            frames=3,
+            updates=3,
+            problems=[] if segment.ref == of(node, 1) else [problem],
+        )
+        for segment in manifest.segments
+    ]
+    held = [outcome.object for outcome in outcomes if outcome.problems]
+    sealed = Sealed(
+        number=manifest.number,
+        kind="ingest",
+        sealed_at=NOW,
+        segments=outcomes,
+        accounting=[],
+        state={},
+        held=held,
+    )
+    return seal(store, node.cluster, sealed)
+
+
+def settle(store: Store, node: NodeName) -> None:
+    """What jobs and people do with the segments that are held."""
+    sweep(store, node.cluster)
+    sweep_answers(store, node.cluster)
+    release(store, node.cluster, of(node, 3).incoming, "damaged for good")
+    mark_for_retry(store, of(node, 2).incoming)
+    assert plan(store, node).number == 2
+    again = [SegmentOutcome(object=of(node, 2).incoming)]
+    seal(
+        store,
+        node.cluster,
+        Sealed(number=2, kind="ingest", sealed_at=NOW, segments=again, accounting=[], state={}),
+    )
+    archive(store, node.cluster, 2)
+    write_published(store, node.cluster, Published(batch=2, events=1))
+
+
+def forget(store: Store, node: NodeName) -> None:
+    """What becomes of it all a year later."""
+    later, old = NOW + timedelta(days=400), datetime.now(UTC) + timedelta(days=1)
+    for name in list(shelve.to_pack(store, node.cluster, later)):
+        shelve.pack(store, name, 3)
+    for info in list(shelve.to_let_go(store, node.cluster, later)):
+        shelve.let_go(store, info)
+    gone = [
+        *prune.entries(store, node.cluster, later),
+        *prune.settled(store, node.cluster, old),
+        *prune.reports(store, node.cluster, old),
+    ]
+    assert {info.name.partition("/")[0] for info in gone} == {
+        "audit",
+        "ledger",
+        "quarantine",
+        "space",
+        "verify",
+    }
+    for info in gone:
+        prune.remove(store, info)
+
+
+def everything(store: Store, node: NodeName) -> None:
+    """A pipeline's life without Spark."""
+    store_clock(store, node.cluster)
+    owner(store, node.cluster, "demo")
+    for report in (names.verify_report, names.audit_report):
+        for when in (NOW, NOW + timedelta(days=1)):
+            store.put(report(node.cluster, when), b"{}")
+    run(store, node, plan(store, node))
+    archive(store, node.cluster, 1)
+    settle(store, node)
+    forget(store, node)
+
+
+def test_a_batch_is_planned_archived_and_forgotten(place: Place, node: NodeName) -> None:
+    ship(place.root(), node)
+    everything(place.become("jobs", cluster=node.cluster), node)
+    left = {info.name.partition("/")[0] for info in place.root().list() if names.part(node.cluster) in info.name}
+    assert left == {
+        "audit",
+        "batches",
+        "clock",
+        "pipelines",
+        "published",
+        "released",
+        "retries",
+        "truncations",
+        "verify",
+    }
+
+
+NEEDED = {
+    # Who may not list is not told that an object is missing either, and that comes first.
+    "list": "(list objects|(read|look up) an object)",
+    "read": "(look up|read|verify|write|copy|delete) an object",
+    **{
+        f"write:{folder}": rf"(write|copy) an object.*[/ ]{folder}/"
+        for folder in (
+            "audit", "batches", "cdc_archive", "clock", "ledger", "pipelines", "published", "quarantine", "released", "retries", "verify",
+        )
+    },
+    **{f"delete:{folder}": rf"delete an object.*/{folder}/" for folder in ("cdc", "cdc_parts", "space", "truncations")},
+}  # fmt: skip
+NEEDED_OF_S3 = {
+    f"delete:{folder}": rf"delete an object.*/{folder}/" for folder in ("audit", "cdc_archive", "ledger", "quarantine", "verify")
+}
+"""Google has no right to replace that is not one to delete."""
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+def test_without_one_of_its_rights_it_fails_by_name(place: Place, node: NodeName, missing: str) -> None:
+    lacks(place, node, missing, NEEDED[missing])
+
+
+@at(S3)
+@pytest.mark.parametrize("missing", NEEDED_OF_S3)
+def test_without_one_that_only_amazon_has_it_fails_by_name(place: Place, node: NodeName, missing: str) -> None:
+    lacks(place, node, missing, NEEDED_OF_S3[missing])
+
+
+def lacks(place: Place, node: NodeName, missing: str, trouble: str) -> None:
+    """Somewhere in a pipeline's life that right is asked for; the error says on which object, and for what."""
+    ship(place.root(), node)
+    store = place.become("jobs", cluster=node.cluster, without=missing)
+    with pytest.raises(StoreError, match=REFUSED) as caught:
+        everything(store, node)
+    assert re.search(trouble, str(caught.value)), caught.value
+    assert not caught.value.retriable
