@@ -40,8 +40,8 @@ class Machine:
     state: Path
 
     def agent(self, store: Store) -> Agent:
-        told = {
-            **FakeLink().told,
+        answer = {
+            **FakeLink().facts_now,
             "cluster": self.node.cluster,
             "datacenter": self.node.datacenter,
             "host_id": self.node.host_id,
@@ -52,7 +52,7 @@ class Machine:
         )  # fmt: skip
         cluster = ClusterConfig(name=self.node.cluster, datacenters=[self.node.datacenter])
         config = PipelineConfig(pipeline="demo", cluster=cluster, bucket=store.url, node=node)
-        return Agent(config, store, link=FakeLink(told=told, truncated=TRUNCATED), stop=Event(), pause=0.0)  # type: ignore[arg-type]
+        return Agent(config, store, link=FakeLink(facts_now=answer, truncated=TRUNCATED), stop=Event(), pause=0.0)  # type: ignore[arg-type]
 
     def ref(self, number: int) -> SegmentRef:
         return SegmentRef(self.node, SegmentName(number, 7))
@@ -79,7 +79,7 @@ def logged() -> Iterator[list[dict[str, Any]]]:
         yield found
 
 
-def told(logged: list[dict[str, Any]], result: Round) -> str:
+def said(logged: list[dict[str, Any]], result: Round) -> str:
     """All errors of a round, and what was logged of others."""
     return "\n".join(
         [
@@ -101,7 +101,7 @@ def kinds(store: Store, node: NodeName) -> set[str]:
 def test_all_that_a_node_ships_goes_up_with_its_own_rights(place: Place, machine: Machine, logged: list[dict[str, Any]]) -> None:
     written = machine.lay_down()
     result = machine.agent(place.become("shipper", machine.node)).round()
-    assert (told(logged, result), result.shipped) == ("", {Outcome.UPLOADED: 2})
+    assert (said(logged, result), result.shipped) == ("", {Outcome.UPLOADED: 2})
     root = place.root()
     assert {number: root.read(machine.ref(number).incoming) for number in written} == written
     assert [part.start for part in parts.of(root, machine.ref(9))] == [0]
@@ -118,7 +118,7 @@ def test_what_is_there_already_is_looked_at_and_nothing_more(place: Place, machi
     # A shipper that has lost its notes ships the parts again, too.
     machine.state = machine.state.with_name("another")
     result = machine.agent(store).round()
-    assert (told(logged, result), result.shipped) == ("", {Outcome.ALREADY_THERE: 2})
+    assert (said(logged, result), result.shipped) == ("", {Outcome.ALREADY_THERE: 2})
     machine.folder.segment(1, b"other bytes")
     result = machine.agent(store).round()
     assert result.shipped == {Outcome.IN_CONFLICT: 1}
@@ -159,7 +159,7 @@ def lacks(place: Place, machine: Machine, logged: list[dict[str, Any]], missing:
     """A round without that right says which operation on what object is refused, and deletes no segment that depends on it."""
     machine.lay_down()
     result = machine.agent(place.become("shipper", machine.node, without=missing)).round()
-    trouble = told(logged, result)
+    trouble = said(logged, result)
     assert re.search(rf"{operation}.*/{folder}/{re.escape(machine.node.path)}/", trouble), trouble
     assert re.search(REFUSED, trouble)
     assert (folder in kinds(place.root(), machine.node)) == missing.startswith("read")

@@ -361,7 +361,7 @@ class S3Store:
         except boto.ClientError as error:
             if _code(error) not in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412"):
                 raise
-            found = self._seen(name, "write an object")
+            found = self._looked(name)
             if found is None and _status(error) == 409:
                 raise
             if found is None or found.info.generation != generation:
