@@ -249,3 +249,29 @@ def test_a_look_that_loses_the_race_looks_again(store: LocalStore, monkeypatch: 
     found = store.head("a")
     assert found is not None
     assert (found.size, found.metadata) == (2, {"n": "2"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"5",
+        b"null",
+        b"\xff",
+        b'{"crc32c": "x", "metadata": {}}',
+        b'{"crc32c": -1, "metadata": {}}',
+        b'{"crc32c": 1, "metadata": 5}',
+    ],
+)
+def test_a_damaged_record_of_the_checksum_is_an_error_of_the_store(tmp_path: Path, content: bytes) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/b", b"data")
+    (meta,) = (tmp_path / ".writetime" / "meta").rglob("*.json")
+    meta.write_bytes(content)
+    for call in (lambda: store.head("a/b"), lambda: list(store.list()), lambda: store.copy("a/b", "c")):
+        with pytest.raises(StoreError, match="damaged"):
+            call()
+    meta.unlink()
+    assert store.head("a/b") is not None

@@ -207,15 +207,20 @@ class LocalStore:
     def _info(self, name: str, file: BinaryIO) -> ObjectInfo | None:
         """Facts of an open file. None if it has been replaced and its notes went with it: look again."""
         found = os.fstat(file.fileno())
-        created = _created(found.st_mtime_ns)
+        created, meta = _created(found.st_mtime_ns), self._meta(name, found.st_mtime_ns)
         try:
-            noted = json.loads(self._meta(name, found.st_mtime_ns).read_bytes())
+            crc, metadata = _noted(meta.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             if _generation(self._path(name, "look up an object")) != found.st_mtime_ns:
                 return None
             crc, size = crc32c_of_stream(file)
             return ObjectInfo(name, size, found.st_mtime_ns, crc, created)
-        return ObjectInfo(name, found.st_size, found.st_mtime_ns, noted["crc32c"], created, noted["metadata"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            hint = "If the object is as it should be, remove that file: the checksum is computed then."
+            raise StoreError(
+                f"the record of its checksum is damaged: {error!r}", operation="look up an object", obj=str(meta), hint=hint
+            ) from error
+        return ObjectInfo(name, found.st_size, found.st_mtime_ns, crc, created, metadata)
 
     # --- writing
 
@@ -270,6 +275,15 @@ class LocalStore:
                 os.fchmod(file.fileno(), self._file_mode())
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _noted(content: bytes) -> tuple[int, dict[str, str]]:
+    """CRC32C and metadata of an object. ValueError and its like if they are not there."""
+    noted = json.loads(content)
+    crc, metadata = noted["crc32c"], {str(key): str(value) for key, value in noted["metadata"].items()}
+    if type(crc) is not int or not 0 <= crc < 1 << 32:
+        raise ValueError(f"no CRC32C: {crc!r}")
+    return crc, metadata
 
 
 def _created(generation: int) -> datetime:
