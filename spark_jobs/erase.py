@@ -360,7 +360,7 @@ class Erasing:
         events, not_erased = self._events_outside(warehouse, erase=True)
         records = sum(1 for shard in self.shards() for _ in self._records(shard))
         state = self._rewrite_state(erasure.until)
-        rows = {name: self._erase_rows(name) for name in self._tables(warehouse)}
+        rows = {name: self._erase_rows(warehouse, name) for name in self._tables(warehouse)}
         troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
         outcome = Outcome(
             table=self.request.table,
@@ -539,7 +539,7 @@ class Erasing:
         ((count,),) = self._matching(name, "count(*)", where)
         return int(count)
 
-    def _erase_rows(self, name: str) -> int:
+    def _erase_rows(self, warehouse: Warehouse, name: str) -> int:
         """Delete the key's rows, and all files that held them; how many rows there were."""
         self._expect_open()
         if count := self._count(name, ""):

@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 IN_USE = timedelta(hours=1)
 """How long a snapshot stays however many there are: the publisher, or a query, may read it."""
+_MANIFEST_SIZE = "commit.manifest.target-size-bytes"
 MANY_DELETES = 2
 """Files of deletes that a data file may have before it is written anew."""
 
@@ -98,12 +99,29 @@ def scrub(spark: SparkSession, name: str, before: datetime) -> None:
     catalog, table = _split(name)
     options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
     spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
-    spark.sql(f"CALL {catalog}.system.rewrite_manifests(table => '{table}', use_caching => false)").collect()
+    _rewrite_manifests(spark, name)
     moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
     spark.sql(
         f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "
         "stream_results => true)"
     ).collect()
+
+
+def _rewrite_manifests(spark: SparkSession, name: str) -> None:
+    """Write the lists of files anew, without entries of files that are gone."""
+    catalog, table = _split(name)
+    statement = f"CALL {catalog}.system.rewrite_manifests(table => '{table}', use_caching => false)"
+    spark.sql(statement).collect()
+    gone, live = (spark.table(f"{name}.entries").filter(which).count() for which in ("status = 2", "status <> 2"))
+    if gone and live:
+        # Iceberg leaves a single list as it is, unless it is to become two.
+        size = spark.table(f"{name}.manifests").agg(F.sum("length")).collect()[0][0]
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_MANIFEST_SIZE}' = '{max(1, size // 2)}')")
+        spark.sql(statement).collect()
+        spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{_MANIFEST_SIZE}')")
+    elif gone:
+        # The next commit leaves lists out in which no file is left.
+        spark.table(name).limit(0).writeTo(name).overwrite(F.lit(False))
 
 
 def _committed(spark: SparkSession, name: str, count: int) -> datetime:

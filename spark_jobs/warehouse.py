@@ -286,7 +286,7 @@ class Warehouse:
 
     def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
         """Put the batch's events of the table, PAGES, in; what an earlier attempt of the same batch left is replaced."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             shape = RowShape.of(table, schema)
             held = self._changes(shape, schema, batch)
             seen, _ = self._look_at(held, batch)
@@ -305,7 +305,7 @@ class Warehouse:
 
     def take_back(self, table: Table, batch: int) -> None:
         """Take away what an earlier attempt of the batch wrote into this life's changes, if anything."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             name = self.changes_of(table)
             held = None if name is None else IcebergTable(self.spark, name)
             if held is None:
@@ -337,7 +337,7 @@ class Warehouse:
 
         BatchError if rows of another batch stand above theirs: nobody can tell these apart. BatchBusy if
         somebody writes meanwhile."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             done = []
             for name in self._places_of(self._changes_in(table), table):
                 held = IcebergTable(self.spark, name)
@@ -368,7 +368,7 @@ class Warehouse:
         found = _left_by(held.lineage, voided) if held is not None else []
         for number in found:
             where, about = f"cluster = {_text(cluster)}", self._about_void(number, batch)
-            with self._fenced(batch), self._notes.told(about):
+            with self.fenced(batch), self._notes.told(about):
                 self._expect_open(batch)
                 self.spark.sql(f"UPDATE {name} SET settled_in = NULL WHERE {where} AND settled_in = {number}")
                 self.spark.sql(f"DELETE FROM {name} WHERE {where} AND batch = {number} AND segment IS NOT NULL")
@@ -438,7 +438,7 @@ class Warehouse:
 
     def empty_current(self, table: Table, batch: int) -> None:
         """Of a table that was dropped: take its current rows away, if it has any. Iceberg's snapshots keep what they were."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             _, held = self._place(self._current_in(table), table, batch)
             seen, done = (None, True) if held is None else self._look_at(held, batch)
             if held is not None and seen is not None and not done:
@@ -447,7 +447,7 @@ class Warehouse:
                 self._take_over(held, batch)
 
     def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
-        with self._fenced(batch):
+        with self.fenced(batch):
             shape = RowShape.of(table, schema)
             held, facts = self._current(shape, schema, batch)
             seen, done = self._look_at(held, batch)
@@ -468,7 +468,7 @@ class Warehouse:
 
     def clear_former(self, table: Table, batch: int) -> None:
         """Take away what an earlier chain has left in this life's tables, where this one has brought no rows up to `batch`, its last."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             for name in (self.changes_of(table), self.current_of(table)):
                 held = None if name is None else self._held(name)
                 if held is None:
@@ -536,7 +536,7 @@ class Warehouse:
 
     def follow(self, table: Table, schema: Schema, batch: int) -> None:
         """Bring the tables that there are to the shape that the ring's table has by now, if the batch writes none of its rows."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             shape = RowShape.of(table, schema)
             if self.changes_of(table) is not None:
                 self._changes(shape, schema, batch)
@@ -552,7 +552,7 @@ class Warehouse:
     def write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
         """Bring the rows of these pieces, all of one cluster, to what is told of them by now. A table of the name that somebody else made
         is left alone: the bucket has all that it would say, so nothing has to wait for it."""
-        with self._fenced(batch):
+        with self.fenced(batch):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     self._write_quarantine(pieces, batch)
@@ -751,7 +751,7 @@ class Warehouse:
             self.fence.check(batch)
 
     @contextmanager
-    def _fenced(self, batch: int) -> Iterator[None]:
+    def fenced(self, batch: int) -> Iterator[None]:
         """What others were faster with fails in many ways; that the batch is sealed says it best. If it is not, they may be at it."""
         try:
             yield

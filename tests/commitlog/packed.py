@@ -80,14 +80,14 @@ class Packed:
     logical: list[int]
 
 
-def make_keystore(folder: Path, password: str) -> tuple[Path, bytes]:
-    """A keystore by Java's keytool with a key of 256 bits for ALIAS, and that key."""
+def make_keystore(folder: Path, password: str, alias: str = ALIAS) -> tuple[Path, bytes]:
+    """A keystore by Java's keytool with a key of 256 bits for the alias, and that key. Other keys that it holds stay."""
     path = folder / "keys.p12"
     command = [
         "keytool",
         "-genseckey",
         "-alias",
-        ALIAS,
+        alias,
         "-keyalg",
         "AES",
         "-keysize",
@@ -98,12 +98,21 @@ def make_keystore(folder: Path, password: str) -> tuple[Path, bytes]:
         password,
     ]
     subprocess.run([*command, "-keystore", str(path)], check=True, capture_output=True, timeout=300)
-    return path, Keystore.open(path, password).secret(ALIAS)
+    return path, Keystore.open(path, password).secret(alias)
 
 
-def pack(contents: Sequence[bytes], packing: str, *, version: int = 7, segment_id: int = ID, chunk: int = 100, key: bytes = KEY) -> Packed:
+def pack(
+    contents: Sequence[bytes],
+    packing: str,
+    *,
+    version: int = 7,
+    segment_id: int = ID,
+    chunk: int = 100,
+    key: bytes = KEY,
+    alias: str = ALIAS,
+) -> Packed:
     """A segment with these sections' contents. `packing` is a compressor's class name, fully qualified or not, or `encrypted`."""
-    params = ENCRYPTION if packing == "encrypted" else {"compressionClass": packing}
+    params = {**ENCRYPTION, "encKeyAlias": alias} if packing == "encrypted" else {"compressionClass": packing}
     header = Descriptor(version, segment_id, params).encode()
     seed = sections.id_crc(segment_id)
     file, plain, markers, logical = header, header, [], []
@@ -116,7 +125,7 @@ def pack(contents: Sequence[bytes], packing: str, *, version: int = 7, segment_i
     return Packed(file, plain, markers, logical)
 
 
-def repack(plain: bytes, packing: str, *, key: bytes = KEY) -> bytes:
+def repack(plain: bytes, packing: str, *, key: bytes = KEY, alias: str = ALIAS) -> bytes:
     """A plain segment's sections, packed."""
     descriptor, pos = parse(plain)
     seed, contents = sections.id_crc(descriptor.id), []
@@ -124,7 +133,7 @@ def repack(plain: bytes, packing: str, *, key: bytes = KEY) -> bytes:
         end, _ = sections.parse_marker(plain, pos)
         contents.append(plain[pos + 8 : end])
         pos = end
-    return pack(contents, packing, version=descriptor.version, segment_id=descriptor.id, chunk=65_536, key=key).file
+    return pack(contents, packing, version=descriptor.version, segment_id=descriptor.id, chunk=65_536, key=key, alias=alias).file
 
 
 def small_packed(packing: str, *, version: int = 7) -> Packed:

@@ -14,12 +14,13 @@ import pytest
 from spark_jobs import erase, ingest, publish, rebuild
 from spark_jobs.session import spark_session
 from tests.spark_jobs.bytes_of import holders
-from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_partition, delete_row, insert, update
+from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, insert, update
 from writetime import cli, names
 from writetime.batch import rebuild as archive_of
 from writetime.batch import shelve
 from writetime.batch.erase import Outcome
 from writetime.batch.plan import history, read_manifest
+from writetime.config import KafkaConfig
 from writetime.errors import BatchBusy, BatchError, ConfigError
 
 pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
@@ -221,3 +222,17 @@ def test_what_is_no_key(tmp_path: Path) -> None:
             erase.run(ring.config, TABLE, text, by="a test")
     with pytest.raises(ConfigError, match="no table of that name"):
         erase.run(ring.config, "shop.other", '{"id": 1}', by="a test")
+
+
+def test_events_set_aside_are_found_by_their_place(tmp_path: Path) -> None:
+    """Claims, of one content or several, and events that were not sent; no others whose numbers begin alike."""
+    ring = Ring.create(tmp_path)
+    kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "p"})
+    config, store = ring.config.model_copy(update={"kafka": kafka}), ring.store
+    topic = "p.shop.orders"
+    claim, stem = names.claim(topic, 3, 7), names.unpublishable(CLUSTER, topic, 3, 7)
+    mine = {claim, f"{claim}~0000abcd", f"{stem}.bin", f"{stem}.json"}
+    for name in (*mine, f"{claim}1", f"{stem}1.bin", names.claim(topic, 4, 7), names.claim("p.shop.orders2", 3, 7)):
+        store.put(name, b"an event")
+    work = erase.Erasing(config, store, None, None, None)  # type: ignore[arg-type]
+    assert set(work._set_aside(ORDERS, 3, 7)) == mine

@@ -1,0 +1,47 @@
+"""What stays of a table after rows were deleted for good: no byte of them, be it in files of rows or in lists of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import spark_session
+from spark_jobs.tidy import scrub
+from tests.spark_jobs.bytes_of import holders
+from tests.spark_jobs.synthetic import Ring
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+MARK = "zz-the-mark-zz"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[SparkSession]:
+    spark = spark_session(Ring.create(tmp_path).config, "scrub")
+    spark.sql("CREATE NAMESPACE lake.own")
+    yield spark
+    spark.stop()
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_no_byte_of_deleted_rows_is_left(tmp_path: Path, session: SparkSession, mode: str) -> None:
+    """However many files and lists of files there are: each table gets its files by the numbers in its name, the marked row among them."""
+    lake, now = tmp_path / "lake", datetime.now(UTC) + timedelta(hours=1)
+    for files in ([[MARK]], [["a"], [MARK]], [["a", MARK]], [["a"], [MARK, "b"], ["c"]], [[MARK], [MARK]]):
+        name = f"lake.own.t{'_'.join(str(len(each)) for each in files)}_{sum(map(len, files))}_{files[0][0] == MARK}"
+        settings = f"'format-version'='2', 'write.delete.mode'='{mode}'"
+        session.sql(f"CREATE TABLE {name} (v STRING) USING iceberg TBLPROPERTIES ({settings})")
+        for values in files:
+            session.createDataFrame([(value,) for value in values], "v STRING").coalesce(1).writeTo(name).append()
+        assert holders(lake, MARK)
+        session.sql(f"DELETE FROM {name} WHERE v = '{MARK}'")
+        scrub(session, name, now)
+        assert holders(lake, MARK) == set(), files
+        assert sorted(row.v for row in session.table(name).collect()) == sorted(v for each in files for v in each if v != MARK)
+        # Once more there is nothing to do, and nothing changes.
+        scrub(session, name, now)
+        assert session.table(f"{name}.snapshots").count() == 1
+        assert "commit.manifest.target-size-bytes" not in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {name}").collect()}
