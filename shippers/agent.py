@@ -295,7 +295,7 @@ class Agent:
             return
         # While the node is down its last answer counts, also that to an earlier run.
         settings = self._settings.known or self._reported_last.settings
-        due, document = report.about(facts, self._view.space, self._level, self._view.sight, self._tails, settings, now)
+        due, document = report.about(self._store.url, facts, self._view.space, self._level, self._view.sight, self._tails, settings, now)
         if not self._reported_last.is_due(due):
             return
         try:

@@ -67,6 +67,7 @@ class Reported:
 
 
 def about(
+    store: str,
     facts: NodeFacts,
     space: Space,
     level: Level,
@@ -75,7 +76,7 @@ def about(
     settings: CdcSettings | None,
     now: datetime,
 ) -> tuple[Reported, dict[str, Any]]:
-    """The status at `now`: what identifies it, and the document."""
+    """The status at `now` for the store of that URL: what identifies it, and the document."""
     node: dict[str, Any] = {key: value for key, value in asdict(facts).items() if value is not None}
     if settings is not None and (known_settings := settings.to_document()):
         node["settings"] = known_settings
@@ -88,7 +89,7 @@ def about(
         "growing": [asdict(tail) for tail in tails],
     }
     # The room that is left changes all the time; on its level depends whether somebody is called.
-    known = Reported(_checksum([node, level.text, space.limit]), _checksum([log, space.used]), now, settings)
+    known = Reported(_checksum([store, node, level.text, space.limit]), _checksum([log, space.used]), now, settings)
     return known, {"at": now.isoformat(timespec="seconds"), **node, "space": {"level": level.text, **room}, "log": log}
 
 

@@ -78,7 +78,7 @@ def test_what_a_shipper_writes_is_what_the_status_shows() -> None:
     store, now = MemoryStore(), datetime.now(UTC)
     facts = Facts(NODE.cluster, NODE.datacenter, NODE.host_id, address="10.0.0.1", rack="r1", release_version="4.1.10", tokens=["1"])
     sight = Sight(0.0, "alarm", 9, 10, 0.9, 3, 0, 0, None, 0, 0, 0, 0)
-    _, document = report.about(facts, Space(9, 10, 0, 3), Level.ALARM, sight, [], CdcSettings(cdc_block_writes=False), now)
+    _, document = report.about(store.url, facts, Space(9, 10, 0, 3), Level.ALARM, sight, [], CdcSettings(cdc_block_writes=False), now)
     name = report.report(store, NODE, document, now)
     assert names.NodeName.of_facts(name) == NODE
     (node,) = ring(Batches(store, NODE.cluster), now=now).nodes

@@ -69,7 +69,7 @@ def test_never_more_than_one_a_minute(looks: list[tuple[int, str, str]]) -> None
 
 
 def test_what_it_says(store: LocalStore, tmp_path: Path) -> None:
-    due, document = report.about(FACTS, SPACE, Level.ALARM, SIGHT, [TAIL], SETTINGS, NOON)
+    due, document = report.about("a", FACTS, SPACE, Level.ALARM, SIGHT, [TAIL], SETTINGS, NOON)
     name = report.report(store, NODE, document, NOON)
     assert report.report(store, NODE, document, NOON) == name, "an answer was lost"
     (info,) = store.list("nodes/")
@@ -103,8 +103,9 @@ def test_what_counts_as_a_change() -> None:
         facts: NodeFacts = FACTS,
         tails: tuple[TailSeen, ...] = (),
         settings: CdcSettings | None = None,
+        store: str = "a",
     ) -> Reported:
-        return report.about(facts, space, level, SIGHT, tails, settings, NOON)[0]
+        return report.about(store, facts, space, level, SIGHT, tails, settings, NOON)[0]
 
     assert of() == of(space=replace(SPACE, free=1)), "the disk's room always changes"
     assert of().node == of(space=replace(SPACE, used=1)).node
@@ -112,6 +113,7 @@ def test_what_counts_as_a_change() -> None:
     assert of().log != of(tails=(TAIL,)).log
     assert of().node != of(level=Level.WARN).node
     assert of().node != of(facts=replace(FACTS, rack="r2")).node
+    assert of().node != of(store="b").node, "another bucket has none yet"
     assert of().node == of(settings=CdcSettings()).node, "nothing is known"
     assert of().node != of(settings=SETTINGS).node
 
