@@ -16,6 +16,7 @@ from writetime import names
 from writetime.batch import prune, shelve
 from writetime.batch.archive import archive, mark_for_retry, release, sweep
 from writetime.batch.asked import sweep_answers
+from writetime.batch.conflicts import keep
 from writetime.batch.documents import Manifest, Problem, Sealed, SegmentOutcome
 from writetime.batch.identity import owner
 from writetime.batch.plan import plan_ingest, seal, store_clock
@@ -23,6 +24,7 @@ from writetime.batch.publish import Published, write_published
 from writetime.errors import StoreError
 from writetime.names import NodeName, SegmentName, SegmentRef
 from writetime.store import Store
+from writetime.store.checksum import crc32c
 
 NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
 
@@ -184,3 +186,38 @@ def lacks(place: Place, node: NodeName, missing: str, trouble: str) -> None:
         everything(store, node)
     assert re.search(trouble, str(caught.value)), caught.value
     assert not caught.value.retriable
+
+
+# --- a segment in conflict
+
+NEEDED_TO_DECIDE = {
+    # Where to write is also to delete, what does not count is moved away first.
+    "write:cdc": r"(write|copy|delete) an object.*[/ ]cdc/",
+    "write:conflicts": r"write an object.*/conflicts/",
+    "write:rejected": r"copy an object.*[/ ]rejected/",
+}
+
+
+def dispute(root: Store, node: NodeName) -> str:
+    """A segment of which there are other bytes; the object that its node shipped."""
+    own, noted = b"the node's own", {"sealed_at": NOW.isoformat()}
+    root.put(of(node, 4).incoming, b"squatted", metadata=noted)
+    return root.put(of(node, 4).conflict(crc32c(own)), own, metadata=noted).name
+
+
+def test_a_person_decides_for_the_nodes_own_bytes(place: Place, node: NodeName) -> None:
+    name = dispute(place.root(), node)
+    keep(place.become("jobs", cluster=node.cluster), node.cluster, name, "seen on the node", now=NOW)
+    root = place.root()
+    assert root.read(of(node, 4).incoming) == b"the node's own"
+    assert root.read(of(node, 4).rejected(crc32c(b"squatted"))) == b"squatted"
+    assert root.head(name) is None
+
+
+@pytest.mark.parametrize("missing", NEEDED_TO_DECIDE)
+def test_without_one_of_its_rights_nobody_decides(place: Place, node: NodeName, missing: str) -> None:
+    name = dispute(place.root(), node)
+    store = place.become("jobs", cluster=node.cluster, without=missing)
+    with pytest.raises(StoreError, match=REFUSED) as caught:
+        keep(store, node.cluster, name, "seen on the node", now=NOW)
+    assert re.search(NEEDED_TO_DECIDE[missing], str(caught.value)), caught.value
