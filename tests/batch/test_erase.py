@@ -18,6 +18,7 @@ from writetime.batch import archive, erase, erasures, rebuild
 from writetime.batch.documents import LedgerEntry, SegmentInput, SegmentOutcome
 from writetime.batch.erasures import Erasure, Request
 from writetime.batch.plan import plan_erase
+from writetime.commitlog import cut
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.commitlog.mutation import decode_mutation
 from writetime.commitlog.segment import scan
@@ -165,7 +166,8 @@ def test_a_segment_is_replaced_and_known_by_both_its_contents(store: Store, *, p
     assert (KEY in content, len(content)) == (False, len(SEGMENT))
     old = scan(SEGMENT)
     others = [frame for frame in old.frames if KEY not in old.body(frame)]
-    assert list(scan(content).frames) == others
+    left = scan(content)
+    assert [frame for frame in left.frames if not cut.is_filler(left.body(frame))] == others
     after = entry(store)
     assert after.erased_from is not None
     assert (after.erased_from.size, after.erased_from.crc32c) == (before.size, before.crc32c)

@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 from tests.commitlog.packed import KEYS, PACKINGS, small_packed
 from writetime.commitlog import cut
 from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.segment import Scan, scan
+from writetime.commitlog.mutation import decode_mutation
+from writetime.commitlog.segment import Frame, Scan, scan
 from writetime.errors import UnsupportedSegment
+from writetime.model import PartitionUpdate
+from writetime.schema.model import Schema
+from writetime.schema.system import ERASED, TABLES
 
 bodies = st.lists(st.binary(min_size=10, max_size=60), min_size=1, max_size=12)
+
+
+def kept(found: Scan) -> list[Frame]:
+    """All frames but fillers."""
+    return [frame for frame in found.frames if not cut.is_filler(found.body(frame))]
 
 
 def read(segment: bytes) -> Scan:
@@ -32,8 +41,7 @@ def test_the_others_stand_where_they_stood(made: list[bytes], data: st.DataObjec
     gone = data.draw(st.sets(st.integers(0, len(made) - 1)))
     after = cut.without(before, dict.fromkeys(gone, b""))
     assert len(after) == len(segment)
-    kept = [frame for number, frame in enumerate(before.frames) if number not in gone]
-    assert list(read(after).frames) == kept
+    assert kept(read(after)) == [frame for number, frame in enumerate(before.frames) if number not in gone]
 
 
 @settings(deadline=None, max_examples=300)
@@ -43,8 +51,7 @@ def test_what_becomes_shorter_is_read_and_leaves_nothing_of_itself(made: list[by
     chosen = data.draw(st.sets(st.integers(0, len(made) - 1)))
     shorter = {number: bytes([number]) * data.draw(st.integers(10, len(made[number]))) for number in chosen}
     found = read(cut.without(before, shorter))
-    assert [found.body(frame) for frame in found.frames] == [shorter.get(number, body) for number, body in enumerate(made)]
-    assert sum(map(len, map(found.body, found.frames))) <= sum(map(len, made))
+    assert [found.body(frame) for frame in kept(found)] == [shorter.get(number, body) for number, body in enumerate(made)]
 
 
 def test_the_bytes_are_gone() -> None:
@@ -66,10 +73,8 @@ def test_packed_segments(packing: str) -> None:
     made = cut.without(before, {1: b""}, keys=KEYS)
     after = scan(made, keys=KEYS) if packing == "encrypted" else read(made)
     assert (after.problems, after.descriptor.encrypted) == ([], packing == "encrypted")
-    assert [after.body(frame) for frame in after.frames] == [
-        before.body(frame) for number, frame in enumerate(before.frames) if number != 1
-    ]
-    assert [frame.start for frame in after.frames][1:] == [frame.start for frame in before.frames][2:]
+    assert kept(after) == [frame for number, frame in enumerate(before.frames) if number != 1]
+    assert [after.body(frame) for frame in kept(after)] == [before.body(frame) for number, frame in enumerate(before.frames) if number != 1]
 
 
 def test_what_a_crashed_node_had_not_synced_is_zeroed() -> None:
@@ -87,3 +92,12 @@ def test_damage_that_holds_the_key_is_left_to_a_person() -> None:
     segment[segment.index(b"one with")] ^= 1
     with pytest.raises(UnsupportedSegment, match="damaged range"):
         cut.without(scan(bytes(segment)), {}, lambda lost: b"the key" in lost)
+
+
+@given(st.one_of(st.integers(19, 400), st.integers(16_000, 17_000), st.just(2_200_000)))
+def test_fillers_of_any_size(size: int) -> None:
+    body = cut._filler(size)
+    (update,) = decode_mutation(body, Schema(tables=TABLES)).updates
+    assert (len(body), update) == (size, PartitionUpdate(ERASED.id, update.key))
+    assert not update.key.strip(b"\0")
+    assert cut.is_filler(body)

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from writetime.cql.types import wire_shape
-from writetime.schema.system import LOCAL, LOCAL_TABLES, SCHEMA_TABLES, TABLES, system_table_id
+from writetime.schema.system import ERASED, LOCAL, LOCAL_TABLES, SCHEMA_TABLES, TABLES, system_table_id
 
 IDS = [
     ("system", "local", "7ad54392-bcdd-35a6-8417-4e047860b377"),
@@ -27,7 +27,7 @@ def test_ids(keyspace: str, name: str, table_id: str) -> None:
 
 def test_every_table_is_whole() -> None:
     assert len(SCHEMA_TABLES) == 11
-    assert len(TABLES) == len(SCHEMA_TABLES) + len(LOCAL_TABLES)
+    assert len(TABLES) == len(SCHEMA_TABLES) + len(LOCAL_TABLES) + len([ERASED])
     for table in TABLES.values():
         assert [column.position for column in table.partition_key] == list(range(len(table.partition_key)))
         assert [column.position for column in table.clustering] == list(range(len(table.clustering)))

@@ -1,9 +1,10 @@
-"""A segment without some of its mutations: the others stand where they stood, and Cassandra's reader takes it as before.
+"""A segment without some of its mutations: the others stand where they stood.
 
-Strategy: where a frame goes, or becomes shorter, its section ends early. Zeros fill the place, which is how a section's useful bytes
-end, and a new sync marker stands in the last eight bytes of it, so that the next frame begins where it began: positions, which the
-ledger, TRUNCATE records and events go by, stay. A gap of less than eight bytes has no room for a marker: there the rest of the section
-moves up, and zeros end it. What a crashed node had not synced may be zeroed. Nothing is put in: the segment is as long as it was.
+Strategy: in the place of a mutation that goes stands a *filler*: one empty update of a table that no Cassandra has, whose key is zeros.
+Cassandra passes over it as over a table that was dropped, and so every other frame keeps its position, by which the ledger, TRUNCATE
+records and events go. Where a mutation becomes shorter, a filler takes the rest. A rest that is too small for one is zeros: the section
+ends early then, and a sync marker in the last eight bytes lets the next frame begin where it began; below eight bytes the section's rest
+moves up. That is read here as all else is; Cassandra's own reader stops at the zeros. What a crashed node had not synced may be zeroed.
 
 A compressed segment comes out as a plain one, its image, with a header of the same length whose parameters name no compressor. An
 encrypted one is encrypted again, with the key that it has: its file may have another length, its image has not. Knows no schema: who
@@ -23,12 +24,19 @@ from writetime.commitlog import frames, sections
 from writetime.commitlog.descriptor import Descriptor, parse
 from writetime.commitlog.encryption import Decryptor
 from writetime.commitlog.keystore import Keystore
+from writetime.commitlog.mutation import IS_EMPTY
 from writetime.commitlog.segment import Frame, Problem, Scan
+from writetime.commitlog.vint import write_unsigned
 from writetime.errors import UnsupportedSegment
+from writetime.schema.system import ERASED
 
 Change = Callable[[bytes], bytes | None]
 """Of a body what is to stand in its place, no longer than it; `b""` for nothing; None to leave it."""
 
+_FILLER: Final = write_unsigned(1) + ERASED.id.bytes
+"""What a filler begins with: one update, of that table."""
+_SMALLEST: Final = len(_FILLER) + 2
+"""Bytes of a filler with an empty key."""
 _HEADER: Final = struct.Struct(">iqH")
 _LENGTH: Final = struct.Struct(">I")
 _OPERATION: Final = "erase from a segment"
@@ -42,6 +50,11 @@ def changes(found: Scan, change: Change) -> dict[int, bytes]:
         if body is not None:
             made[number] = body
     return made
+
+
+def is_filler(body: bytes) -> bool:
+    """Whether a mutation stands in the place of one that was cut out."""
+    return body.startswith(_FILLER)
 
 
 def without(
@@ -96,6 +109,9 @@ class _Writer:
         if place < 0 or frame.position > self.end:
             raise _unsupported(f"no chain of sync markers leads to the frame at {frame.start}", self.name)
         made = frames.encode_frame(body) if body else b""
+        room = frame.position - frame.start - len(made) - frames.OVERHEAD
+        if room >= _SMALLEST:
+            made += frames.encode_frame(_filler(room))
         gap = frame.position - frame.start - len(made)
         if gap < 0:
             raise _unsupported(f"the frame at {frame.start} would become longer", self.name)
@@ -128,6 +144,17 @@ class _Writer:
 
     def zero(self, problem: Problem) -> None:
         self.out[problem.position : problem.position + problem.size] = bytes(problem.size)
+
+
+def _filler(size: int) -> bytes:
+    """A mutation of so many bytes: one empty update, whose key is zeros."""
+    for extra in range(5):
+        key = size - _SMALLEST - extra
+        if key < 1 << 7 * (extra + 1):
+            # Of some sizes the key's length takes a byte more than it has to, which readers take.
+            length = (0xFF00 >> extra & 0xFF) << 8 * extra | key
+            return _FILLER + length.to_bytes(extra + 1, "big") + bytes(key) + bytes((IS_EMPTY,))
+    raise ValueError(f"no frame has {size} bytes")
 
 
 def _plain_header(found: Scan, name: str) -> tuple[bytes, int]:

@@ -146,7 +146,9 @@ def _columns(text: str, kind: ColumnKind) -> list[Column]:
 
 SCHEMA_TABLES: Final[dict[UUID, Table]] = _tables("system_schema", _SYSTEM_SCHEMA)
 LOCAL_TABLES: Final[dict[UUID, Table]] = _tables("system", _SYSTEM)
-TABLES: Final[dict[UUID, Table]] = {**SCHEMA_TABLES, **LOCAL_TABLES}
+ERASED: Final[Table] = _table("system", "writetime_erased | filler blob | |")
+"""No Cassandra has it: mutations that were cut out of a segment are replaced by one of it (`writetime.commitlog.cut`)."""
+TABLES: Final[dict[UUID, Table]] = {**SCHEMA_TABLES, **LOCAL_TABLES, ERASED.id: ERASED}
 """All of them by id."""
 
 LOCAL: Final[Table] = LOCAL_TABLES[system_table_id("system", "local")]
