@@ -251,6 +251,8 @@ def test_what_a_key_was_erased_from_is_known_as_its_node_wrote_it(store: LocalSt
     archive(store, CLUSTER, 1)
     wrote = Contents(size=len(b"the node's own"), crc32c=crc32c(b"the node's own"))
     erased = ledger(store, 1).model_copy(update={"crc32c": crc32c(b"erased bytes.."), "erased_from": wrote})
+    assert b"erased_from" in erased.to_bytes()
+    assert b"erased_from" not in ledger(store, 1).to_bytes(), "versions before erasures read it"
     held = erased.archived_as
     assert held is not None
     store.put(held, b"erased bytes..")
