@@ -228,8 +228,10 @@ def test_a_section_that_is_too_large_to_be_held_goes_by_a_file(store: LocalStore
 
 def growing(folder: Folder, number: int = 7, count: int = 3, of: int = 5, seed: bytes = b"x") -> Segment:
     """A small plain segment in cdc_raw, of which some sections are synced. It is another file than one that was there before."""
-    (folder.path / f"CommitLog-7-{number}.log").unlink(missing_ok=True)
-    (folder.path.parent / f"taken-{time.monotonic_ns()}").write_bytes(b"the inode that was set free")
+    before = folder.path / f"CommitLog-7-{number}.log"
+    if before.exists():
+        # As long as it is there, its inode is nobody else's.
+        before.rename(folder.path.parent / f"kept-{time.monotonic_ns()}")
     segment = made(folder.path, encode_segment(number, 7, [seed * (40 + each) for each in range(of)], per_section=1))
     segment.grow(folder.path, count, more=bytes(100))
     return segment

@@ -117,6 +117,8 @@ class Orders:
                 yield Piece(SegmentRef(node, segment).incoming, data, sealed_at + timedelta(seconds=number))
 
     def _take_in(self, pipeline: Pipeline, order: Order, pieces: list[Piece], again: int) -> None:
+        for piece in pieces[len(pieces) - again :]:
+            pipeline.forget(piece.name)
         for piece in pieces:
             pipeline.store.put(piece.name, piece.data, metadata={"sealed_at": piece.sealed_at.isoformat()})
         sealed = pipeline.batch()

@@ -95,6 +95,10 @@ class Pipeline:
         assert entry is not None
         return entry
 
+    def forget(self, name: str) -> None:
+        """Take away the ledger's entry of a segment, as care of the archive does in time: then nobody knows that it was taken in before."""
+        self.store.delete(names.SegmentRef.from_object(name).ledger)
+
     def rows(self, namespace: str, table: str) -> list[dict[str, Any]]:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}")
         rows: list[dict[str, Any]] = catalog.load_table((namespace, table)).scan().to_arrow().to_pylist()

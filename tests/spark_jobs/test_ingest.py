@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from tests.spark_jobs.pipeline import Pipeline, dies_at
 from tests.spark_jobs.readers import expect_the_page_to_hold
 from tools import verify
 from writetime.batch.documents import Accounting, Sealed, total
+from writetime.batch.plan import plan_ingest
 from writetime.commitlog.encode import encode_mutation, encode_segment
 from writetime.errors import BatchError
 from writetime.model import Liveness, Mutation, PartitionUpdate, Row
@@ -117,12 +119,17 @@ def test_bad_input_holds_up_nothing_else(tmp_path: Path) -> None:
     unknown = next(account for account in sealed.accounting if account.table == str(UNKNOWN.id))
     assert (unknown.updates_in, unknown.quarantined) == (1, 1)
 
-    # The same segments once more, as after a crash of the node: all is known, nothing is an event.
+    # The same segments once more, as after a crash of the node: those of which the ledger says that they were taken in are removed.
+    pipeline.store.put(crashed, names["truncated"][2])
+    assert plan_ingest(pipeline.store, pipeline.cluster, now=datetime.now(UTC)) is None
+    assert pipeline.store.head(crashed) is None
+    # Of the others all is known to the state, and nothing is an event.
     pipeline.stage()
     for folder in (second, third):
         for log in folder.glob("*.log"):
             again = pipeline.incoming(1 if folder == second else 2, log.name)
             if again not in bad:
+                pipeline.forget(again)
                 pipeline.store.put(again, log.read_bytes())
     repeated = pipeline.batch()
     assert (repeated.events, repeated.snapshots_refused) == (0, {})

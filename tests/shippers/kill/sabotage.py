@@ -114,9 +114,9 @@ def idx_first() -> None:
 def delete_when_full() -> None:
     """At an alarm with the store down, room is made by deletion."""
 
-    def put_aside(cdc_raw: Path, aside: Path, items: Any, while_: Callable[[], bool]) -> Any:
+    def put_aside(cdc_raw: Path, aside: Path, items: Any, helps: Callable[[int], bool]) -> Any:
         for item in items:
-            if item.state is State.COMPLETED and while_():
+            if item.state is State.COMPLETED and helps(0):
                 os.unlink(cdc_raw / item.name)
                 yield item
 
