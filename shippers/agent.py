@@ -291,7 +291,7 @@ class Agent:
     def _report(self, facts: node.NodeFacts, result: Round) -> None:
         """Write the node's status into the bucket, if one is due and the store answers. That it cannot be written stops nothing."""
         now = datetime.now(UTC)
-        if result.unanswered or self._view is None:
+        if result.unanswered or self._view is None or self._reported_last.is_recent(now):
             return
         # While the node is down its last answer counts, also that to an earlier run.
         settings = self._settings.known or self._reported_last.settings

@@ -58,6 +58,10 @@ class Reported:
         except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
 
+    def is_recent(self, now: datetime) -> bool:
+        """Whether nothing can be due at `now`, whatever has changed: asked after each segment, before a document is made."""
+        return timedelta(0) <= now - self.at < GAP
+
     def is_due(self, new: Reported) -> bool:
         """Whether `new` is to be written at its time. A clock that was set back writes it."""
         age = new.at - self.at

@@ -55,6 +55,7 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 def test_when_one_is_due(changed: dict[str, str], after: timedelta, due: bool) -> None:
     before = Reported("1", "1", NOON)
     assert before.is_due(replace(before, at=NOON + after, **changed)) is due
+    assert not (due and before.is_recent(NOON + after))
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from("ab"), st.sampled_from("abcdef")), max_size=200))
