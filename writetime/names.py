@@ -301,6 +301,15 @@ def schema_looked_at(cluster: str) -> str:
     return f"{retries_prefix(cluster)}looked-at"
 
 
+def is_segment(name: str) -> bool:
+    """Whether an object is named like one that holds a segment, all of it or some."""
+    try:
+        SegmentRef.from_object(name)
+    except NotASegment:
+        return False
+    return True
+
+
 def incoming_prefix(cluster: str) -> str:
     return f"cdc/{part(cluster)}/"
 

@@ -31,7 +31,7 @@ from writetime.commitlog.mutation import decode_placed
 from writetime.commitlog.segment import Scan, peek, scan
 from writetime.commitlog.vint import write_unsigned
 from writetime.cql.ordered import RowKeys, record_key
-from writetime.errors import DecodeError, NotASegment, ObjectNotFound, PreconditionFailed, SegmentError, WritetimeError
+from writetime.errors import DecodeError, ObjectNotFound, PreconditionFailed, SegmentError, WritetimeError
 from writetime.model import PartitionUpdate
 from writetime.schema.model import Schema
 from writetime.store import ObjectInfo, Store
@@ -178,13 +178,13 @@ class Search:
 
 def archive_objects(store: Store, cluster: str) -> list[str]:
     """All segments of the archive, packed and plain."""
-    return [info.name for info in store.list(names.archive_prefix(cluster)) if _is_segment(info.name)]
+    return [info.name for info in store.list(names.archive_prefix(cluster)) if names.is_segment(info.name)]
 
 
 def waiting_objects(store: Store, cluster: str) -> list[str]:
     """What has come in and is not archived: whole segments, frames that were made, and parts of segments that grow."""
     prefixes = names.incoming_prefix(cluster), names.frames_prefix(cluster), names.parts_prefix(cluster)
-    return [info.name for prefix in prefixes for info in store.list(prefix) if _is_segment(info.name)]
+    return [info.name for prefix in prefixes for info in store.list(prefix) if names.is_segment(info.name)]
 
 
 def in_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:
@@ -289,14 +289,6 @@ def _note(store: Store, held: ObjectInfo) -> None:
         "updated_at": datetime.now(UTC),
     }
     store.put(ledger, entry.model_copy(update=changed).to_bytes(), if_generation=info.generation)
-
-
-def _is_segment(name: str) -> bool:
-    try:
-        names.SegmentRef.from_object(name)
-    except NotASegment:
-        return False
-    return True
 
 
 # --- quarantine ---------------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from writetime.batch.erasures import Request, read_request
 from writetime.batch.logs_in import holds
 from writetime.batch.node_facts import NodeFacts, read_facts
 from writetime.cql.names import is_beside, namespace_clash
-from writetime.errors import BatchBusy, BatchError, NotASegment, ObjectNotFound, PreconditionFailed
+from writetime.errors import BatchBusy, BatchError, ObjectNotFound, PreconditionFailed
 from writetime.join.reconcile import Policy, policy_of
 from writetime.schema.learn import SchemaLearner
 from writetime.store import ObjectInfo, Store
@@ -624,11 +624,7 @@ def _segments(store: Store, prefix: str, largest: int) -> Iterator[ObjectInfo]:
 def _is_segment(info: ObjectInfo, largest: int) -> bool:
     """Whether the object is named like a segment and is no larger than one may be; anything else in those folders is no business of a
     batch: the status lists it (`writetime.status.ignored`)."""
-    try:
-        names.SegmentRef.from_object(info.name)
-    except NotASegment:
-        return False
-    return info.size <= largest
+    return names.is_segment(info.name) and info.size <= largest
 
 
 def _new_snapshots(store: Store, cluster: str, sealed: Sealed | None) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from writetime import archived, names
 from writetime.batch.documents import Document, LedgerEntry
-from writetime.errors import ChecksumMismatch, NotASegment, ObjectNotFound, PreconditionFailed
+from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c
 
@@ -157,7 +157,7 @@ def to_let_go(store: Store, cluster: str, kept_from: datetime) -> Iterator[Objec
         hour = names.archive_hour(info.name)
         if hour is not None and hour >= kept_from:
             return
-        if hour is not None and _is_segment(info.name):
+        if hour is not None and names.is_segment(info.name):
             yield info
 
 
@@ -210,14 +210,6 @@ def _delete(store: Store, info: ObjectInfo) -> bool:
         store.delete(info.name, if_generation=info.generation)
     except (ObjectNotFound, PreconditionFailed):
         # Another run was here, too; what somebody has put in its place meanwhile is not what was looked at.
-        return False
-    return True
-
-
-def _is_segment(name: str) -> bool:
-    try:
-        names.SegmentRef.from_object(name)
-    except NotASegment:
         return False
     return True
 
