@@ -596,7 +596,7 @@ def _columns_before(view: _View, source: str, clustering: Clustering, life: _Lif
     times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == life.id.bytes}
     deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
     drops = {at for each in deletions if min(times) <= (at := each.marked_for_delete_at) < max(times) and at + 1 not in times}
-    for ck in view.facts["columns"].with_prefix(clustering) if drops and life.last is None else ():
+    for ck in view.facts["columns"].with_prefix(clustering) if drops else ():
         of_column = view.facts["columns"].rows[ck]
         gone = {each.marked_for_delete_at for each in (*of_column.deletions, *view.facts["columns"].deletions_of(ck))}
         for at in sorted(gone & drops):
