@@ -545,8 +545,8 @@ class Live:
     # --- quiet ----------------------------------------------------------------------------------------------------------------------
 
     def _wait_for_hints(self) -> None:
-        """Until there are none, and none come any more."""
-        deadline = time.monotonic() + HINTS_SECONDS
+        """Until there are none, and none come any more. What is not delivered in time is repaired, as an operator would."""
+        deadline, repaired = time.monotonic() + HINTS_SECONDS, False
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < 2.5:
             found = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
@@ -555,8 +555,18 @@ class Live:
             if waiting:
                 quiet_since = time.monotonic()
             if time.monotonic() > deadline:
-                raise ServiceError(f"hints are not delivered after {HINTS_SECONDS:.0f} s: {waiting}")
+                if repaired or not all(node.running for node in self.ring.nodes):
+                    raise ServiceError(f"hints are not delivered after {HINTS_SECONDS:.0f} s: {waiting}")
+                say(f"  {len(waiting)} files of hints are not delivered after {HINTS_SECONDS:.0f} s: repaired instead")
+                self._repair_instead_of_hints()
+                deadline, repaired = time.monotonic() + HINTS_SECONDS, True
             time.sleep(0.25)
+
+    def _repair_instead_of_hints(self) -> None:
+        for node in self.ring.nodes:
+            node.nodetool("repair", "--full")
+        for node in self.ring.nodes:
+            node.nodetool("truncatehints")
 
     def _ship_everything(self) -> None:
         """Until every segment that holds a captured write is in the bucket."""

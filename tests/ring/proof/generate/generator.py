@@ -224,7 +224,8 @@ class Generator:
             kinds = [kind for card in _deck(number) for kind in card.kinds]
             left, number = left - len(kinds) - SLACK, number + 1
             if left < 0:
-                return dict(counts)
+                # Which nodes keep a segment is up to late writes, too: not every attempt comes out as wanted.
+                return {kind: count // 2 if "kept segment" in kind else count for kind, count in counts.items()}
             counts.update(kinds)
 
     def __iter__(self) -> Iterator[Operation]:
