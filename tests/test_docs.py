@@ -17,12 +17,13 @@ from tests.ring.recording import Recording
 from writetime.config import example_environment, load
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # Where a command that is too large for this test is run instead: (file, text that must stand in it).
 ELSEWHERE = {
     "make demo": (".ci/run", "make demo"),
     "make test": (".ci/run", "make test"),
+    "make setup": (".ci/run", "make setup"),
     "make lint": (".ci/run", "make lint"),
     "make types": (".ci/run", "make types"),
     "make test-gcs": (".ci/run", "make test-gcs"),
@@ -170,6 +171,17 @@ def test_local_links_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "adr").glob("*.md"))]:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_ci_runs_what_a_contributor_is_asked_to_run() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["ci"]["steps"]
+    assert ".ci/run" in [step.get("run") for step in steps]
+    (python,) = [step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")]
+    assert f">={python}," in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        fields = yaml.safe_load(form.read_text(encoding="utf-8")).get("body", [])
+        assert len({field["id"] for field in fields}) == len(fields), form.name
 
 
 def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:

@@ -419,7 +419,8 @@ def test_columns_of_an_id_before_it_was_dropped_and_created_again() -> None:
     drop = change("k", tables=[deleted_row(("t",), T + 100)], columns=columns)
     history = [create_table(first, T), drop, create_table(again, T + 200)]
     # The second table may be gone, too, by the time that the first one's frames are read.
-    dropped_again = change("k", tables=[deleted_row(("t",), T + 300)], columns=[deleted_row(("t", name), T + 300) for name in again.columns])
+    gone = [deleted_row(("t", name), T + 300) for name in again.columns]
+    dropped_again = change("k", tables=[deleted_row(("t",), T + 300)], columns=gone)
     for changes, dropped in ((history, False), ([*history, dropped_again], True)):
         table = learnt(changes).schema().tables[ID]
         assert (table.dropped, table.columns) == (dropped, again.columns)
