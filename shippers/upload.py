@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -139,17 +138,6 @@ def put_if_absent(store: Store, name: str, data: bytes | Path, metadata: Mapping
         return None
     except SourceUnreadable as error:
         raise ShipError(error.message, operation="ship a file", obj=str(data), hint=_UNREADABLE) from error
-    except StoreError as error:
-        # Who may not delete may not replace: a service can refuse a name that is taken before it looks at the condition.
-        if error.retriable or isinstance(error, ChecksumMismatch) or not _seems_taken(store, name):
-            raise
-        return None
-
-
-def _seems_taken(store: Store, name: str) -> bool:
-    with suppress(StoreError):
-        return store.head(name) is not None
-    return False
 
 
 def measure(ref: SegmentRef, folder: Path) -> Local:

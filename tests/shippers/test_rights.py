@@ -20,7 +20,7 @@ from tests.shippers.faults import FaultyStore
 from tests.shippers.test_tail import growing, shipped
 from writetime import names
 from writetime.config import PipelineConfig, ShipConfig
-from writetime.errors import PreconditionFailed, StoreError
+from writetime.errors import StoreError
 from writetime.names import NodeName, SegmentRef
 from writetime.store import ObjectInfo, Store
 from writetime.store.checksum import crc32c
@@ -31,13 +31,11 @@ PREFIXES = ("cdc", "cdc_parts", "schemas", "nodes", "truncations")
 
 
 class Restricted(FaultyStore):
-    """A store as a node's account sees it. What is missing looks forbidden, as on S3 without ListBucket; with `strict`, so does a name
-    that is taken, as where who may not delete may not replace."""
+    """A store as a node's account sees it. What is missing looks forbidden, as on S3 without ListBucket."""
 
-    def __init__(self, inner: Store, node: NodeName = NODE, *, strict: bool = False) -> None:
+    def __init__(self, inner: Store, node: NodeName = NODE) -> None:
         super().__init__(inner)
         self._own = tuple(f"{prefix}/{node.path}/" for prefix in PREFIXES)
-        self._strict = strict
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         raise self._forbidden("list", prefix)
@@ -61,12 +59,7 @@ class Restricted(FaultyStore):
     ) -> ObjectInfo:
         if not name.startswith(self._own) or if_generation != 0:
             raise self._forbidden("put", name)
-        try:
-            return super().put(name, data, if_generation=0, metadata=metadata)
-        except PreconditionFailed:
-            if self._strict:
-                raise self._forbidden("put", name) from None
-            raise
+        return super().put(name, data, if_generation=0, metadata=metadata)
 
     def _forbidden(self, what: str, name: str) -> StoreError:
         self.calls.append((f"forbidden {what}", name))
@@ -85,13 +78,12 @@ def forbidden(store: FaultyStore) -> list[tuple[str, str]]:
     return [call for call in store.calls if call[0].startswith("forbidden")]
 
 
-@pytest.mark.parametrize("strict", [False, True])
 def test_a_node_ships_all_it_has_with_rights_to_its_own_prefixes(
-    strict: bool, store: LocalStore, folder: Folder, agent_over: MakeAgent, everything: PipelineConfig
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, everything: PipelineConfig
 ) -> None:
     written = {number: folder.segment(number) for number in (1, 2)}
     segment = growing(folder, count=3)
-    restricted = Restricted(store, strict=strict)
+    restricted = Restricted(store)
     agent = agent_over(restricted, link=FakeLink(), config=everything)
     result = agent.round()
     assert (result.shipped, result.failed, forbidden(restricted)) == ({Outcome.UPLOADED: 2}, [], [])
@@ -103,15 +95,14 @@ def test_a_node_ships_all_it_has_with_rights_to_its_own_prefixes(
         assert info.name.startswith(f"{prefix}{NODE.path}/")
     # Another start, while the segment grows on.
     segment.grow(folder.path, 5)
-    again = Restricted(store, strict=strict)
+    again = Restricted(store)
     assert agent_over(again, link=FakeLink(), config=everything).round().ok
     assert forbidden(again) == []
     assert shipped(store, segment.ref) == segment.data
 
 
-@pytest.mark.parametrize("strict", [False, True])
 def test_what_was_created_before_is_met_without_a_right_to_list(
-    strict: bool, store: LocalStore, folder: Folder, agent_over: MakeAgent, everything: PipelineConfig
+    store: LocalStore, folder: Folder, agent_over: MakeAgent, everything: PipelineConfig
 ) -> None:
     """An earlier run has died before it could delete or note anything: all of it is there, and one object is not as it should be."""
     assert everything.node is not None
@@ -123,7 +114,7 @@ def test_what_was_created_before_is_met_without_a_right_to_list(
         (everything.node.state / note).unlink()
     folder.segment(1)
     other = folder.segment(2, b"other bytes")
-    restricted = Restricted(store, strict=strict)
+    restricted = Restricted(store)
     result = agent_over(restricted, link=FakeLink(), config=everything).round()
     assert (result.shipped, result.failed) == ({Outcome.ALREADY_THERE: 1, Outcome.IN_CONFLICT: 1}, [])
     assert store.read(ref(2).conflict(crc32c(other))) == other
@@ -140,15 +131,12 @@ def test_the_rights_of_another_node_are_none(store: LocalStore, folder: Folder, 
     assert list(store.list()) == []
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_names_that_another_account_has_taken_first_cost_the_node_no_room(
-    strict: bool, store: LocalStore, folder: Folder, agent_over: MakeAgent
-) -> None:
+def test_names_that_another_account_has_taken_first_cost_the_node_no_room(store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     """Somebody foresees the names of the next segments, and creates objects of foreign bytes there."""
     for number in range(1, 6):
         store.put(ref(number).incoming, b"squat", if_generation=0)
     written = {number: folder.segment(number) for number in range(1, 6)}
-    agent = agent_over(Restricted(store, strict=strict))
+    agent = agent_over(Restricted(store))
     assert agent.run(Mode.ONCE)
     assert folder.names == []
     for number, data in written.items():

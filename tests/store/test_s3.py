@@ -280,6 +280,24 @@ def test_a_conflict_leaves_it_open_who_wins(store: S3Store, s3_memory: Stub) -> 
     assert store.head("a") == before
 
 
+def test_a_creation_that_is_forbidden_is_refused_for_what_is_there(store: S3Store, s3_memory: Stub) -> None:
+    """A service can look at the right to replace before it looks at the condition."""
+    s3_memory.only, s3_memory.faults = {"PUT"}, [(403, "AccessDenied")]
+    with pytest.raises(StoreError, match="ListBucket") as free:
+        store.put("a", b"1", if_generation=0)
+    assert not isinstance(free.value, PreconditionFailed)
+    first = store.put("a", b"1", if_generation=0)
+    s3_memory.faults = [(403, "AccessDenied")]
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"2", if_generation=0)
+    for condition in (None, first.generation):
+        s3_memory.faults = [(403, "AccessDenied")]
+        with pytest.raises(StoreError) as replaced:
+            store.put("a", b"2", if_generation=condition)
+        assert not isinstance(replaced.value, PreconditionFailed)
+    assert store.read("a") == b"1"
+
+
 def test_who_may_not_look_creates_all_the_same(store: S3Store, s3_memory: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the right to list, an object that is not there looks forbidden: before an upload in parts, and after a conflict."""
     s3_memory.only, s3_memory.faults = {"HEAD"}, [(403, "AccessDenied")]

@@ -304,7 +304,7 @@ class S3Store:
     ) -> ObjectInfo:
         """Write an object of `whole` (size, CRC32C) in one request, which the library sends from the source block by block."""
         generation = _fresh_generation()
-        with self._settled(name, generation):
+        with self._settled(name, generation, condition):
             self._client.put_object(
                 **self._key(name), Body=source, ChecksumCRC32C=to_base64(whole[1]), **condition, **_described(name, generation, metadata)
             )
@@ -321,7 +321,7 @@ class S3Store:
         upload = {**self._key(name), "UploadId": begun["UploadId"]}
         try:
             noted = [{"PartNumber": n, **make({**upload, "PartNumber": n})} for n, make in enumerate(parts, 1)]
-            with self._settled(name, generation):
+            with self._settled(name, generation, condition):
                 self._client.complete_multipart_upload(
                     **upload,
                     MultipartUpload={"Parts": noted},
@@ -354,15 +354,17 @@ class S3Store:
         return copy
 
     @contextlib.contextmanager
-    def _settled(self, name: str, generation: int) -> Iterator[None]:
-        """A write that is refused may be the library's second attempt at one that succeeded: then the object bears this write's number."""
+    def _settled(self, name: str, generation: int, condition: Mapping[str, str]) -> Iterator[None]:
+        """A write that is refused may be the library's second attempt at one that succeeded: then the object bears this write's number.
+        A forbidden creation may be refused because the name is taken: a service can check the right to replace before the condition."""
         try:
             yield
         except boto.ClientError as error:
-            if _code(error) not in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412"):
+            forbidden = _status(error) == 403 and "IfNoneMatch" in condition
+            if not forbidden and _code(error) not in _REFUSED:
                 raise
             found = self._looked(name)
-            if found is None and _status(error) == 409:
+            if found is None and (forbidden or _status(error) == 409):
                 raise
             if found is None or found.info.generation != generation:
                 raise PreconditionFailed(
@@ -521,6 +523,7 @@ def _translate(error: Exception, operation: str, where: str) -> StoreError:
     return (StoreUnavailable if _status(error) >= 500 else StoreError)(text, **what)
 
 
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412")
 _RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
 # First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the code of an answer without
 # a body, which to a well-formed question means just that.
