@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shippers.folder import Found, State
-from shippers.writer import nobody_writes
+from shippers.open_file_probe import nobody_writes
 from writetime.commitlog import descriptor
 from writetime.errors import SegmentError, ShipError
 

@@ -29,7 +29,7 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import guard, node, report, schema_snapshot, seen, spill, truncations, upload
+from shippers import guard, metrics, node, report, schema_snapshot, spill, truncations, upload
 from shippers.cdc_settings import SettingsMonitor
 from shippers.folder import Found, State
 from shippers.guard import Level, Pace
@@ -124,12 +124,12 @@ class Agent:
         self._store_is_down = False
         self._tail = Tail(store, self._node.cdc_raw, self._node.state)
         self._next_tail = 0.0
-        self._tails: list[seen.TailSeen] = []
+        self._tails: list[metrics.TailSeen] = []
         self._tails_failed: list[WritetimeError] = []
         self._next_fill = time.monotonic() + (self._node.ship.filler.every_seconds if self._node.ship.filler else 0.0)
         self._resting: dict[names.SegmentName, tuple[float, WritetimeError]] = {}
-        self.metrics = seen.Metrics()
-        self.pulse = seen.Pulse()
+        self.metrics = metrics.Metrics()
+        self.pulse = metrics.Pulse()
 
     def run(self, mode: Mode) -> bool:
         """Ship until stopped, or one round. Whether the last round shipped all it could. ShipError if another shipper is here."""
@@ -437,7 +437,7 @@ class Agent:
         """Note the outcome for `--status`; that it cannot be written down stops nothing."""
         failed = [error.as_dict() for error in result.failed]
         try:
-            seen.note(self._node.state / seen.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
+            metrics.note(self._node.state / metrics.NOTE, self._see().sight, failed=failed, tails=[asdict(tail) for tail in self._tails])
             self._noting_fails = False
         except OSError as error:
             if not self._noting_fails:
@@ -604,7 +604,7 @@ class Agent:
                 break
             if item.reached is not None and (trouble := self._ship_tail(facts, item)) is not None:
                 self._tails_failed.append(trouble)
-        self._tails = [seen.TailSeen(item.name, *item.reached, self._shipped_to(item)) for item in growing if item.reached is not None]
+        self._tails = [metrics.TailSeen(item.name, *item.reached, self._shipped_to(item)) for item in growing if item.reached is not None]
         self.metrics.saw_tails(self._tails)
 
     def _shipped_to(self, item: Found) -> int | None:

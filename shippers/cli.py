@@ -51,19 +51,19 @@ def ship(
 
 
 def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
-    from shippers import gentle, seen, systemd
+    from shippers import io_priority, metrics, systemd
     from shippers.agent import Agent, Mode
     from shippers.node import require_node
     from writetime.store import open_store
 
     node = require_node(settings)
     configure_log()
-    gentle.lower_priority(node.ship.nice)
+    io_priority.lower_priority(node.ship.nice)
     mode = Mode.DRAIN if drain else Mode.ONCE if once else Mode.SERVICE
     # A drain is for a stopped node: asking it would only take time.
     with _link(settings if not drain else None) as link:
         agent = Agent(settings, open_store(settings.bucket), link=link, stop=stop_on_signals())
-        server = seen.serve(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
+        server = metrics.serve(node.ship.listen, agent.metrics, agent.pulse) if node.ship.listen and mode is Mode.SERVICE else None
         systemd.notify("READY=1")
         try:
             return agent.run(mode)

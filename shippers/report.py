@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shippers.guard import Level, Space
+from shippers.metrics import Sight, TailSeen
 from shippers.node import NodeFacts
-from shippers.seen import Sight, TailSeen
 from writetime import names
 from writetime.cdc_settings import CdcSettings
 from writetime.errors import PreconditionFailed

@@ -1,6 +1,6 @@
 """What `writetime ship --status` and `--dry-run` show: one document each, and a table of it. Change nothing, here or in the store.
 
-Both look into the folders anew and need no shipper to run; what a shipper noted last (`seen.note`) is added to the status.
+Both look into the folders anew and need no shipper to run; what a shipper noted last (`metrics.note`) is added to the status.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from shippers import node, seen, upload
+from shippers import metrics, node, upload
 from shippers.folder import Found, State
 from shippers.view import OURS, View
 from writetime.config import PipelineConfig
@@ -25,7 +25,7 @@ from writetime.store import Store
 def status(config: PipelineConfig) -> dict[str, Any]:
     """Room, lag, files, and the shipper's last look (None if there was none). Sizes in bytes, times in s since the epoch."""
     wanted = node.require_node(config)
-    last = seen.noted(wanted.state / seen.NOTE)
+    last = metrics.noted(wanted.state / metrics.NOTE)
     view = View.of(wanted, wanted.ship.cdc_total_space or last.get("limit"))
     sight, aside = view.sight, [item for _, item in view.aside]
     return {

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shippers.gentle import forget_range
+from shippers.io_priority import forget_range
 from shippers.upload import put_if_absent, remove
 from writetime.commitlog import descriptor, sections
 from writetime.commitlog.sections import Place

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
-from shippers.gentle import forget
+from shippers.io_priority import forget
 from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, SourceUnreadable, StoreError
 from writetime.names import SegmentRef
 from writetime.store import ObjectInfo, Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from shippers import after_crash, guard, seen, spill
+from shippers import after_crash, guard, metrics, spill
 from shippers.folder import Found, State, classify, look
 from shippers.guard import Level, Space
 from shippers.node import answers
@@ -62,11 +62,11 @@ class View:
         return sum(item.state in states for item in self.here)
 
     @property
-    def sight(self) -> seen.Sight:
+    def sight(self) -> metrics.Sight:
         """The same in numbers."""
         aside = [item for _, item in self.aside if item.state in OURS]
         ours = [item for item in self.here if item.state in OURS] + aside
-        return seen.Sight(
+        return metrics.Sight(
             at=self.at,
             level=self.level.text,
             used=self.space.used,

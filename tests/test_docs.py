@@ -43,7 +43,7 @@ ELSEWHERE = {
         '["status", "--config", config(folder, tmp_path)])',
     ),
     "writetime status --config docs/pipeline.example.yaml --json --last 240": ("tests/status/test_command.py", '"--json", "--last", "2"'),
-    "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_seen.py", 'run("--dry-run", "--json")'),
+    "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_metrics.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
     "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("tests/bootstrap/live.py", "bootstrap.run("),
     "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders --token-range 0:4611686018427387904": (

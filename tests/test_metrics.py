@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from shippers.seen import Metrics
+from shippers.metrics import Metrics
 from tests.status import bucket
 from writetime import metrics, names, verify
 from writetime.bootstrap.run import RangeDone, begin, finish_range, split, update

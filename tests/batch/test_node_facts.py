@@ -10,8 +10,8 @@ import pytest
 
 from shippers import report
 from shippers.guard import Level, Space
+from shippers.metrics import Sight
 from shippers.node import NodeFacts as Facts
-from shippers.seen import Sight
 from tests.store.memory import MemoryStore
 from writetime import names
 from writetime.batch.node_facts import NodeSpace, read_facts

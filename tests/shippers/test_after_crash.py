@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import after_crash, writer
+from shippers import after_crash, open_file_probe
 from shippers.agent import Agent, Mode
+from shippers.open_file_probe import nobody_writes
 from shippers.upload import Outcome
-from shippers.writer import nobody_writes
 from tests.shippers.conftest import Folder, ref
 from tests.shippers.test_agent import changed
 from tests.shippers.test_upload import take_in
@@ -91,7 +91,7 @@ MOUNTS = """\
 
 
 def test_the_type_of_a_mount() -> None:
-    found = {mount: writer.type_of(MOUNTS, mount) for mount in ("27", "36", "41", "42", "136", "7")}
+    found = {mount: open_file_probe.type_of(MOUNTS, mount) for mount in ("27", "36", "41", "42", "136", "7")}
     assert found == {"27": "ext4", "36": "virtiofs", "41": "nfs4", "42": "fuse.s3fs", "136": None, "7": None}
 
 
@@ -186,7 +186,7 @@ def test_leases_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: Any) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(writer.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(open_file_probe.fcntl, "fcntl", refuse)
     assert nobody_writes(path) is None
 
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from shippers import seen
+from shippers import metrics
 from writetime.cli import build
 from writetime.config import ShipConfig, load
 
@@ -84,7 +84,7 @@ def test_the_unit_exposes_little(unit: Cased) -> None:
 
 
 def test_the_watchdog_allows_what_counts_as_alive(unit: Cased) -> None:
-    assert float(unit["Service"]["WatchdogSec"]) >= seen.STILL_ALIVE_SECONDS
+    assert float(unit["Service"]["WatchdogSec"]) >= metrics.STILL_ALIVE_SECONDS
     assert unit["Service"]["Type"] == "notify"
 
 
@@ -93,10 +93,10 @@ def test_systemd_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        seen.Pulse().beat()
+        metrics.Pulse().beat()
         assert manager.recv(100) == b"WATCHDOG=1"
     # Nobody listens any more: no reason to stop.
-    seen.Pulse().beat()
+    metrics.Pulse().beat()
 
 
 def test_the_image_asks_where_the_shipper_answers() -> None:

@@ -16,8 +16,8 @@ from shippers.after_crash import drain, settle
 from shippers.agent import Agent
 from shippers.folder import State, classify, look
 from shippers.node import Link
+from shippers.open_file_probe import nobody_writes
 from shippers.upload import Outcome
-from shippers.writer import nobody_writes
 from tests.ring.cassandra import VERSIONS, Ring
 from writetime import names, parts
 from writetime.cdc_settings import CdcSettings

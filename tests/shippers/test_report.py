@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from shippers import cdc_settings, report
 from shippers.agent import Agent
 from shippers.guard import Level, Space
+from shippers.metrics import Sight, TailSeen
 from shippers.node import NodeFacts
 from shippers.report import Reported
-from shippers.seen import Sight, TailSeen
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from writetime.cdc_settings import CdcSettings

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shippers import gentle, tail
+from shippers import io_priority, tail
 from shippers.upload import Outcome, ship
 from tests.shippers.conftest import Folder, ref
 from tests.store import gcs_stub
@@ -79,7 +79,7 @@ def test_niceness_is_only_added(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "nice", nice)
     for wanted in (10, 7, 0):
-        gentle.lower_priority(wanted)
+        io_priority.lower_priority(wanted)
     assert added == [3]
 
 
@@ -88,8 +88,8 @@ def test_pages_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path.write_bytes(b"x")
     told: list[tuple[int, int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, *rest: told.append(rest))
-    gentle.forget(path)
-    gentle.forget(tmp_path / "nowhere")
+    io_priority.forget(path)
+    io_priority.forget(tmp_path / "nowhere")
     assert told == [(0, 0, os.POSIX_FADV_DONTNEED)]
 
 
@@ -100,7 +100,7 @@ def test_a_shipped_segment_leaves_no_pages_though_the_node_holds_a_link(store: L
     with link.open("rb") as file:
         os.fsync(file.fileno())
     assert resident(link) > 0
-    gentle.forget(link)
+    io_priority.forget(link)
     if resident(link):
         pytest.skip("the file system of the tests keeps all pages in memory")
     assert ship(store, ref(1), folder.path, {}) is Outcome.UPLOADED

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from shippers import seen
+from shippers import metrics
 from shippers.agent import Agent
 from shippers.status import dry_run, status
 from tests.shippers.conftest import SEALED, FakeLink, Folder, ref
@@ -78,15 +78,15 @@ def test_metrics(store: LocalStore, folder: Folder, agent_over: MakeAgent, setti
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[seen.Server, seen.Metrics, list[float]]]:
+def served() -> Iterator[tuple[metrics.Server, metrics.Metrics, list[float]]]:
     now = [0.0]
-    metrics = seen.Metrics()
-    server = seen.Server("127.0.0.1:0", metrics, seen.Pulse(lambda: now[0]))
-    yield server, metrics, now
+    counted = metrics.Metrics()
+    server = metrics.Server("127.0.0.1:0", counted, metrics.Pulse(lambda: now[0]))
+    yield server, counted, now
     server.close()
 
 
-def get(server: seen.Server, path: str) -> tuple[int, str]:
+def get(server: metrics.Server, path: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(f"http://{server.address}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
@@ -95,8 +95,8 @@ def get(server: seen.Server, path: str) -> tuple[int, str]:
 
 
 def test_metrics_over_http(served: Any) -> None:
-    server, metrics, _ = served
-    metrics.shipped("uploaded", 5, 0.1)
+    server, counted, _ = served
+    counted.shipped("uploaded", 5, 0.1)
     code, text = get(server, "/metrics")
     assert code == 200
     samples = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
@@ -107,7 +107,7 @@ def test_metrics_over_http(served: Any) -> None:
 def test_health_says_whether_the_loop_moves(served: Any) -> None:
     server, _, now = served
     assert get(server, "/healthz")[0] == 200
-    now[0] = seen.STILL_ALIVE_SECONDS + 1
+    now[0] = metrics.STILL_ALIVE_SECONDS + 1
     code, text = get(server, "/healthz")
     assert (code, json.loads(text)["alive"]) == (503, False)
 
@@ -125,7 +125,7 @@ def test_idle_connections_keep_nobody_from_being_answered(served: Any) -> None:
             assert get(server, "/healthz")[0] == 200
             assert time.monotonic() - begun < 2
         assert get(server, "/metrics")[0] == 200
-        assert threading.active_count() - threads <= seen.CONNECTIONS + 2
+        assert threading.active_count() - threads <= metrics.CONNECTIONS + 2
     finally:
         for each in idle:
             each.close()
@@ -152,8 +152,8 @@ def test_the_loop_beats_while_the_store_is_down(store: LocalStore, folder: Folde
 def test_a_port_that_is_taken_stops_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as logs:
         port = taken.getsockname()[1]
-        assert seen.serve(f"127.0.0.1:{port}", seen.Metrics(), seen.Pulse()) is None
-        assert seen.serve("127.0.0.1:99999", seen.Metrics(), seen.Pulse()) is None
+        assert metrics.serve(f"127.0.0.1:{port}", metrics.Metrics(), metrics.Pulse()) is None
+        assert metrics.serve("127.0.0.1:99999", metrics.Metrics(), metrics.Pulse()) is None
     assert [log["log_level"] for log in logs] == ["error", "error"]
 
 
@@ -162,7 +162,7 @@ def test_ipv6() -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError as error:
         pytest.skip(f"no IPv6 loopback here: {error}")
-    server = seen.Server("[::1]:0", seen.Metrics(), seen.Pulse())
+    server = metrics.Server("[::1]:0", metrics.Metrics(), metrics.Pulse())
     assert get(server, "/healthz")[0] == 200
     server.close()
 
@@ -197,7 +197,7 @@ def test_a_status_note_that_is_damaged(folder: Folder, settings: PipelineConfig)
     assert settings.node is not None
     settings.node.state.mkdir()
     for content in (b"", b"[]", b"\xff"):
-        (settings.node.state / seen.NOTE).write_bytes(content)
+        (settings.node.state / metrics.NOTE).write_bytes(content)
         assert status(settings)["shipper"] is None
 
 

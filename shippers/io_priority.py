@@ -1,4 +1,4 @@
-"""Being a good neighbour to the database: less of the processor and the disk than it gets, and none of its page cache.
+"""Lower priority than the database: less of the processor and the disk, and no use of the page cache.
 
 Niceness sets the share of the disk too, as long as no I/O class is given (ionice of a process that has none follows its niceness).
 """
