@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock, Thread
@@ -62,7 +62,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--without-shipper", action="store_true", help="the load alone: the node has to reject writes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
-    figures = measure(options)
+    # Progress is for people: of JSON, standard output holds nothing else.
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():
+        figures = measure(options)
     if options.json:
         print(json.dumps(figures, indent=2))
     else:
