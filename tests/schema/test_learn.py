@@ -430,3 +430,23 @@ def test_columns_of_an_id_before_it_was_dropped_and_created_again() -> None:
         }
     altered = change("k", tables=table_rows("t", ID, T + 100, cdc=False))
     assert learnt([create_table(first, T), altered]).schema().tables[ID].dropped_columns == {}
+
+
+def test_a_column_that_was_dropped_before_its_table_was_and_the_id_created_again() -> None:
+    """The DROP of the table takes the record of the dropped column along; frames that hold it may still come."""
+    late = column_row("t", "late", T + 10, "regular", "set<int>")
+    gone = [deleted_row(("t", "late"), T + 50)], [dropped_row("t", "late", T + 50, "regular", "set<int>", (T + 50) // 1000)]
+    drop = change(
+        "k",
+        tables=[deleted_row(("t",), T + 100)],
+        columns=[deleted_row(("t", name), T + 100) for name in TABLE.columns],
+        dropped_columns=[deleted_row(("t", "late"), T + 100)],
+    )
+    history = [create_table(TABLE, T), change("k", columns=[late]), change("k", columns=gone[0], dropped_columns=gone[1]), drop]
+    again = replace(TABLE, columns={name: column for name, column in TABLE.columns.items() if name != "v"})
+    table = learnt([*history, create_table(again, T + 200)]).schema().tables[ID]
+    assert table.columns == again.columns
+    assert {name: (column.kind, column.type) for name, column in table.dropped_columns.items()} == {
+        "late": ("regular", "set<int>"),
+        "v": (TABLE.columns["v"].kind, TABLE.columns["v"].type),
+    }

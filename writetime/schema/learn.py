@@ -590,19 +590,29 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
 
 
 def _columns_before(view: _View, source: str, clustering: Clustering, life: _Life) -> Iterator[DroppedColumn]:
-    """Columns of a table whose DROP was followed by a CREATE with the same id: frames of that time may still come. (The row that an ALTER
-    or a CREATE of 4.0 and later writes has a deletion just before it, which is no DROP.)"""
+    """Columns of a table whose DROP was followed by a CREATE with the same id, those that it had dropped by then included: frames of that
+    time may still come. The latest of a name comes last. (The row that an ALTER or a CREATE of 4.0 and later writes has a deletion just
+    before it, which is no DROP.)"""
     partition = view.facts[source]
     times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == life.id.bytes}
     deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
     drops = {at for each in deletions if min(times) <= (at := each.marked_for_delete_at) < max(times) and at + 1 not in times}
-    for ck in view.facts["columns"].with_prefix(clustering) if drops else ():
-        of_column = view.facts["columns"].rows[ck]
-        gone = {each.marked_for_delete_at for each in (*of_column.deletions, *view.facts["columns"].deletions_of(ck))}
-        for at in sorted(gone & drops):
-            values = _View(view.facts, life.floor, at).row("columns", ck)
+    for at in sorted(drops):
+        then = _View(view.facts, life.floor, at)
+        for ck, values in _gone_at(then, "dropped_columns", clustering, at):
+            if "type" in values:
+                yield _dropped(then, _text(ck), values)
+        for ck, values in _gone_at(then, "columns", clustering, at):
             if {"kind", "type"} <= values.keys() and (kind := _kind(_text(ck)[-1], values["kind"])) in ("static", "regular"):
                 yield DroppedColumn(_text(ck)[-1], kind, values["type"], at, at)
+
+
+def _gone_at(view: _View, table: str, clustering: Clustering, at: int) -> Iterator[tuple[Clustering, dict[str, Any]]]:
+    """(clustering, values until then) of the rows that a deletion at `at` (µs) covers."""
+    facts = view.facts[table]
+    for ck in facts.with_prefix(clustering):
+        if any(each.marked_for_delete_at == at for each in (*facts.rows[ck].deletions, *facts.deletions_of(ck))):
+            yield ck, view.row(table, ck)
 
 
 def _is_other(before: DroppedColumn, column: Column | None) -> bool:
