@@ -3,8 +3,8 @@
 Strategy: one real node whose `cdc_total_space` holds a few seconds of its writes; a real S3 server; the shipper as the process that it is.
 Rows of random bytes are written at a steady rate in three phases: the store is up; it is stopped, and stays away; it is started again over
 the same folder. A write that the node rejects counts, whatever it says. At the end every row that was answered has to be in the bucket,
-once the shipper has caught up by itself, or in a segment that the node still has. Meanwhile one looks at the shipper's CPU and memory, and
-at how much of the node's room is in use.
+once the shipper has caught up by itself, or in a segment that the node still has. Measured meanwhile: the shipper's CPU and memory, how
+much of `cdc_total_space` is in use, and how many objects of each kind are written. `--rate 0` is an idle node.
 
 `--without-shipper` is the same load with nobody to take segments away: the node has to reject writes, or the run has shown nothing.
 """
@@ -54,7 +54,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.shippers.pressure", description=__doc__.splitlines()[0])
     parser.add_argument("--version", default=VERSIONS[0], help=f"of Cassandra (default: {VERSIONS[0]})")
-    parser.add_argument("--rate", type=float, default=10, help="MB of rows a second (default: 10)")
+    parser.add_argument("--rate", type=float, default=10, help="MB of rows a second (default: 10; 0: an idle node)")
     parser.add_argument("--space", type=int, default=128, help="MiB of cdc_total_space (default: 128)")
     parser.add_argument("--segment", type=int, default=8, help="MiB of a commit log segment (default: 8)")
     parser.add_argument("--seconds", type=float, default=60, help="of load before the store goes away, and after it is back (default: 60)")
@@ -101,6 +101,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             shipping(ring, folder, f"s3://{BUCKET}", {"when_store_is_down": "spill"}, poll_seconds=1, environment=environment(store.server))
         )
         phases = [phase("store up", options.seconds, load, shipper, ring.nodes[0])]
+        objects = objects_in(store.server)
         store.stop()
         phases.append(phase("store away", options.down, load, shipper, ring.nodes[0]))
         aside = len(list((folder / "state" / "spill").glob("*.log")))
@@ -115,6 +116,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "version": options.version,
         "space": options.space * MIB,
         "phases": phases,
+        "objects_while_up": objects,
         "put_aside": aside,
         "caught_up_after": caught_up,
         "answered": len(load.answered),
@@ -176,6 +178,9 @@ class Load:
         noise = os.urandom(4 * MIB)
         begun, number = time.monotonic(), 0
         while not self._over.is_set():
+            if not self.rate:
+                self._over.wait()
+                return
             at = number * 4099 % (len(noise) - ROW)
             self._free.acquire()
             future = self.session.execute_async(insert, (number, b"row:%09d:" % number + noise[at : at + ROW]))
@@ -242,6 +247,12 @@ def phase(
         "most_memory": most_memory,
         "reached": reached,
     }
+
+
+def objects_in(server: s3_server.Server) -> dict[str, int]:
+    """How many objects there are of each kind: by the first part of their names."""
+    pages = server.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+    return dict(Counter(entry["Key"].partition("/")[0] for page in pages for entry in page.get("Contents", ())))
 
 
 def found_in(folder: Path) -> list[Found]:
@@ -311,6 +322,8 @@ def show(figures: dict[str, Any]) -> None:
         )
     Console().print(table)
     if "missing" in figures:
+        seconds = figures["phases"][0]["seconds"]
+        print(f"objects written in {seconds:.0f} s while the store was up, by folder: {figures['objects_while_up']}")
         print(
             f"put aside while the store was away: {figures['put_aside']} segments; caught up {figures['caught_up_after']:.0f} s after its"
             f" return; rows answered: {figures['answered']}, lost: {figures['missing']}; errors: {figures['errors']}"
