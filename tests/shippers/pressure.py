@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--space", type=int, default=128, help="MiB of cdc_total_space (default: 128)")
     parser.add_argument("--segment", type=int, default=8, help="MiB of a commit log segment (default: 8)")
     parser.add_argument("--seconds", type=float, default=60, help="of load before the store goes away, and after it is back (default: 60)")
-    parser.add_argument("--down", type=float, default=120, help="seconds for which the store is away (default: 120)")
+    parser.add_argument("--down", type=float, default=120, help="seconds for which the store is away (default: 120; 0: it stays up)")
     parser.add_argument("--without-shipper", action="store_true", help="the load alone: the node has to reject writes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
@@ -102,14 +102,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         )
         phases = [phase("store up", options.seconds, load, shipper, ring.nodes[0])]
         objects = objects_in(store.server)
-        store.stop()
-        phases.append(phase("store away", options.down, load, shipper, ring.nodes[0]))
-        aside = len(list((folder / "state" / "spill").glob("*.log")))
-        store.start()
-        back = time.monotonic()
-        aside_folder = folder / "state" / "spill"
-        phases.append(phase("store back", options.seconds, load, shipper, ring.nodes[0], until=lambda: not any(aside_folder.glob("*.log"))))
-        caught_up = phases[-1]["reached"] or wait_until_caught_up(aside_folder, back, load)
+        aside_folder, aside, caught_up = folder / "state" / "spill", 0, 0.0
+        if options.down:
+            store.stop()
+            phases.append(phase("store away", options.down, load, shipper, ring.nodes[0]))
+            aside = len(list(aside_folder.glob("*.log")))
+            store.start()
+            back = time.monotonic()
+            phases.append(
+                phase("store back", options.seconds, load, shipper, ring.nodes[0], until=lambda: not any(aside_folder.glob("*.log")))
+            )
+            caught_up = phases[-1]["reached"] or wait_until_caught_up(aside_folder, back, load)
         load.end()
         missing = wait_for_rows(ring, shipper, load, store.server)
     return {
