@@ -223,9 +223,9 @@ def _scan(path: str, content: bytes, keystore: str | None) -> Scan:
 
 
 def _one_table(schema: Schema, selection: Selection, asked: str) -> Table:
-    """The table's life that goes on; or the only one."""
-    lives = [schema.tables[table_id] for table_id in selection.tables or ()]
-    living = [table for table in lives if not table.dropped] or lives
+    """The table's incarnation that goes on; or the only one."""
+    incarnations = [schema.tables[table_id] for table_id in selection.tables or ()]
+    living = [table for table in incarnations if not table.dropped] or incarnations
     if len(living) == 1:
         return living[0]
     ids = ", ".join(sorted(str(table.id) for table in living))

@@ -43,8 +43,8 @@ Versions = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """One life of a table: its changes as they are now, what its events share, and the topic that they go to."""
+class Incarnation:
+    """One incarnation of a table: its changes as they are now, what its events share, and the topic that they go to."""
 
     table: Table
     changes: Changes
@@ -97,7 +97,7 @@ class Aside(NamedTuple):
 
 @dataclass(slots=True)
 class Encoder:
-    """Makes RECORDS of one life's rows, which come with their `publisher`. Travels to the executors."""
+    """Makes RECORDS of one incarnation's rows, which come with their `publisher`. Travels to the executors."""
 
     versions: Versions
     about: About
@@ -110,9 +110,17 @@ class Encoder:
     oversized: Oversized | None = None
 
     @classmethod
-    def of(cls, kafka: KafkaConfig, events: EventsConfig, life: Life) -> Encoder:
+    def of(cls, kafka: KafkaConfig, events: EventsConfig, incarnation: Incarnation) -> Encoder:
         cells = events.shape == "cells"
-        return cls(life.changes.versions, life.about, life.topic, kafka.format, kafka.decimal_handling_mode, cells, life.stored)
+        return cls(
+            incarnation.changes.versions,
+            incarnation.about,
+            incarnation.topic,
+            kafka.format,
+            kafka.decimal_handling_mode,
+            cells,
+            incarnation.stored,
+        )
 
     def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
         """Get ready for events of a version, some of which may be wide. PublishError if nothing says what the version is, or the registry

@@ -196,14 +196,14 @@ def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manife
     work = Erasing.reading(config, store, spark, request, sealed)
     work.spread(list(work.shards()), lambda store, shard: forget(shard.uri, shard.version, store, shard.lease))
     state = open_store(config.state or config.bucket)
-    for table in work.lives:
+    for table in work.incarnations:
         if (versions := sealed.state.get(str(table.id))) is not None and versions.generation:
             remove_before(state, names.state_prefix(manifest.cluster, str(table.id)), versions.generation)
     erasures.forget_requests(store, manifest.cluster)
 
 
 class ShardOf(NamedTuple):
-    """The shard of a life of the table that holds the key."""
+    """The shard of an incarnation of the table that holds the key."""
 
     table: Table
     bucket: int
@@ -246,8 +246,8 @@ class Erasing:
         return self.learner.schema()
 
     @cached_property
-    def lives(self) -> list[Table]:
-        """The lives of the table, as far as their keys are of the same types as the last one's."""
+    def incarnations(self) -> list[Table]:
+        """The incarnations of the table, as far as their keys are of the same types as the last one's."""
         found = [table for table in self.schema.tables.values() if table.full_name == self.request.table]
         last = max(found, key=lambda each: (not each.dropped, each.dropped_at or 0, str(each.id)))
         return [table for table in found if _key_types(table) == _key_types(last)]
@@ -257,12 +257,12 @@ class Erasing:
         """The key of the row in the state, where only one is erased."""
         if (clustering := self.request.row) is None:
             return None
-        return RowKeys(self.lives[0], self.schema.types).key(clustering)
+        return RowKeys(self.incarnations[0], self.schema.types).key(clustering)
 
     def search(self, until: int, number: int = 0) -> Search:
         salted = erasures.salt(self.store, self.cluster)
         erased = erased_of([self._erasure(salted, until, number)], salted)
-        ids = tuple(table.id for table in self.lives)
+        ids = tuple(table.id for table in self.incarnations)
         return Search(self.schema, frozenset(self.learner.cdc_ever), ids, self.request.key, erased, self.row)
 
     def _erasure(self, salted: bytes, until: int, number: int) -> Erasure:
@@ -270,7 +270,7 @@ class Erasing:
         return Erasure(
             number=number,
             table=self.request.table,
-            table_ids=[table.id for table in self.lives],
+            table_ids=[table.id for table in self.incarnations],
             partition=erasures.digest(salted, key).hex(),
             row=None if row is None else erasures.digest(salted, key, row).hex(),
             until=until,
@@ -322,12 +322,12 @@ class Erasing:
             places.append(("Kafka", published.sent(self.request.table) if published else 0))
         if self.config.files is not None:
             places.append(("the files", files_up_to(self.config.files)))
-        changes = [name for table in self.lives if (name := warehouse.changes_of(table)) is not None]
+        changes = [name for table in self.incarnations if (name := warehouse.changes_of(table)) is not None]
         waiting = [(place, sum(self._count(name, f"t.batch > {upto}") for name in changes)) for place, upto in places]
         return [f"{count} events of the key are not in {place} yet" for place, count in waiting if count]
 
     def _other_lives(self) -> list[str]:
-        known = {table.id for table in self.lives}
+        known = {table.id for table in self.incarnations}
         others = [each for each in self.schema.tables.values() if each.full_name == self.request.table and each.id not in known]
         return [f"{table.label} has a key of other types: nothing was looked for in it" for table in others]
 
@@ -426,7 +426,7 @@ class Erasing:
         events; the last without those events, if it is to `erase`. And what could not be erased. To be called before the tables, which
         say which events these are."""
         found, troubles = 0, []
-        for table in self.lives:
+        for table in self.incarnations:
             if (name := warehouse.changes_of(table)) is None:
                 continue
             places = [(row[0], row[1]) for row in self._matching(name, "t.batch, t.ordinal")]
@@ -459,7 +459,7 @@ class Erasing:
 
     def shards(self) -> Iterator[ShardOf]:
         """The shards that hold the key, or would, of the versions that the base names."""
-        for table in self.lives:
+        for table in self.incarnations:
             versions = self.base.state.get(str(table.id))
             if versions is None or not versions.buckets:
                 continue
@@ -500,13 +500,13 @@ class Erasing:
         return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, owner=who, batch_id=batch_id)
 
     def _tables(self, warehouse: Warehouse) -> list[str]:
-        named = ((warehouse.changes_of(table), warehouse.current_of(table)) for table in self.lives)
+        named = ((warehouse.changes_of(table), warehouse.current_of(table)) for table in self.incarnations)
         return [name for pair in named for name in pair if name is not None]
 
     @cached_property
     def _shown_key(self) -> pa.Table:
         """The key as the tables have it: masked, where it is."""
-        table, types = self.lives[0], self.schema.types
+        table, types = self.incarnations[0], self.schema.types
         rules = self.config.columns.rules.of(table, types)
         view, shape = TableView(table, types), RowShape.of(rules.shown(), self.schema)
         wanted = [c.name for c in (*table.partition_key, *(table.clustering if self.request.row is not None else ()))]

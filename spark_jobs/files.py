@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.encode import Encoder, Life
+from spark_jobs.encode import Encoder, Incarnation
 from spark_jobs.failures import spark_failures
 from spark_jobs.scan import Batches
 from spark_jobs.warehouse import Warehouse
@@ -80,8 +80,8 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
             with spark_failures(table.full_name):
                 if (changes := warehouse.open_changes(table, sealed.voided)) is not None:
                     about = About(config.cluster.name, table.keyspace, table.name, addresses)
-                    life = Life(table, changes, about, "")
-                    events += _write(FileWriter.of(files, config.events, life), life, since, upto)
+                    incarnation = Incarnation(table, changes, about, "")
+                    events += _write(FileWriter.of(files, config.events, incarnation), incarnation, since, upto)
         except WritetimeError as error:
             log.error("table not written to files", table=table.full_name, **error.as_dict())
             failed = error
@@ -94,16 +94,16 @@ def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: Sp
 
 @dataclass(slots=True)
 class FileWriter:
-    """Writes the events of one life, all of a file in one run of rows, in order. Travels to the executors."""
+    """Writes the events of one incarnation, all of a file in one run of rows, in order. Travels to the executors."""
 
     encoder: Encoder
     url: str
 
     @classmethod
-    def of(cls, files: FilesConfig, events: EventsConfig, life: Life) -> FileWriter:
+    def of(cls, files: FilesConfig, events: EventsConfig, incarnation: Incarnation) -> FileWriter:
         cells = events.shape == "cells"
         numbers = files.decimal_handling_mode
-        encoder = Encoder(life.changes.versions, life.about, life.topic, "avro", numbers, cells, life.stored)
+        encoder = Encoder(incarnation.changes.versions, incarnation.about, incarnation.topic, "avro", numbers, cells, incarnation.stored)
         return cls(encoder, files.url)
 
     def __call__(self, batches: Batches) -> Batches:
@@ -164,9 +164,9 @@ def _rows(batches: Batches) -> Iterator[dict[str, Any]]:
         yield from rows_of(batch)
 
 
-def _write(writer: FileWriter, life: Life, since: int, upto: int) -> int:
-    """Write the life's events of the batches after `since`, up to `upto`; how many. A file's rows are in one task."""
-    rows = life.changes.rows.filter(F.col("batch").between(since + 1, upto) & (F.col("table_id") == str(life.table.id)))
+def _write(writer: FileWriter, incarnation: Incarnation, since: int, upto: int) -> int:
+    """Write the incarnation's events of the batches after `since`, up to `upto`; how many. A file's rows are in one task."""
+    rows = incarnation.changes.rows.filter(F.col("batch").between(since + 1, upto) & (F.col("table_id") == str(incarnation.table.id)))
     parted = rows.withColumn("part", F.floor((F.col("ordinal") - 1) / EVENTS_PER_FILE).cast("long"))
     gathered = parted.repartition("batch", "schema_version", "part").sortWithinPartitions("batch", "schema_version", "part", "ordinal")
     done = gathered.mapInArrow(writer, schema=from_arrow_schema(WRITTEN)).collect()

@@ -390,7 +390,7 @@ class Batch:
         return routed.unionByName(self.spark.createDataFrame(due, schema=from_arrow_schema(PACKED)))
 
     def _due(self, captured: list[Table]) -> Iterator[tuple[bytes, int]]:
-        # Of a life that is over all rows went at once.
+        # Of an incarnation that is over all rows went at once.
         for table in (table for table in captured if not table.dropped):
             known = self._shard_versions(table)
             expires = known.expires or [self.manifest.now] * len(known.buckets)
@@ -641,14 +641,14 @@ class Batch:
     # --- commits ---------------------------------------------------------------------------------------------------------
 
     def _typed_events(self, folded: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
-        """Pages of events with their ordinals: dense within (batch, table name), by life of the table (TRUNCATE first, DROP last), bucket,
-        key and writetime."""
+        """Pages of events with their ordinals: dense within (batch, table name), by incarnation of the table
+        (TRUNCATE first, DROP last), bucket, key and writetime."""
         starts: dict[tuple[bytes, int], int] = {}
         of_tables: list[dict[str, Any]] = []
-        for _, lives in groupby(captured, key=lambda table: table.full_name):
+        for _, incarnations in groupby(captured, key=lambda table: table.full_name):
             start = 0
-            # The life that goes on comes last: its events are the younger ones.
-            for table in sorted(lives, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
+            # The incarnation that goes on comes last: its events are the younger ones.
+            for table in sorted(incarnations, key=lambda table: (not table.dropped, table.dropped_at or 0, str(table.id))):
                 if table.id in self.local.opened:
                     start += 1
                     of_tables.append(of_no_row(self._shown(table, schema), schema, start, self._truncation(schema, table)))
@@ -791,10 +791,10 @@ class Batch:
         def commit(table: Table) -> None:
             if table.id in self.ending:
                 warehouse.empty_current(table, self.manifest.number)
-                # Unless another life has the name, which comes later if it is written to.
+                # Unless another incarnation has the name, which comes later if it is written to.
                 self.rows.setdefault(table.full_name, None)
                 log.info("current rows of a dropped table emptied", table=table.label, batch=self.manifest.number)
-            # The rows of a life that is over went with its DROP; only its changes are history.
+            # The rows of an incarnation that is over went with its DROP; only its changes are history.
             elif (self.accounts[table.label]["events"] or table.label in self.untold) and not table.dropped:
                 write = warehouse.replace_current if table.id in self.local.opened else warehouse.merge_current
                 write(self._shown(table, schema), schema, self._of_table(events, table), self.manifest.number)

@@ -279,8 +279,8 @@ def _kept_from(config: PipelineConfig, manifest: Manifest, base: Sealed) -> int 
 
 
 class Unneeded(NamedTuple):
-    """Where to clean: a shard, of which the versions are given that are to be kept; or all before a generation of a table's life (`lease`
-    empty, `uri` the prefix of its state)."""
+    """Where to clean: a shard, of which the versions are given that are to be kept; or all before a
+    generation of a table's incarnation (`lease` empty, `uri` the prefix of its state)."""
 
     uri: str
     lease: str

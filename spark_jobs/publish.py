@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.encode import PUT_ASIDE, Encoder, Life, Oversized, Tells
+from spark_jobs.encode import PUT_ASIDE, Encoder, Incarnation, Oversized, Tells
 from spark_jobs.ending import ends_telling
 from spark_jobs.failures import spark_failures
 from spark_jobs.files import files_up_to, to_files
@@ -269,12 +269,12 @@ class Outbox:
 
     def _records(self, known: Published) -> tuple[DataFrame | None, dict[str, WritetimeError]]:
         """Kafka records of the batches that are not known to be sent, each publisher's share in one partition, in the order they have to
-        go; and what cannot be sent, by the table's full name. All lives of a name are one topic: none goes ahead of another."""
+        go; and what cannot be sent, by the table's full name. All incarnations of a name are one topic: none goes ahead of another."""
         learner = read_schema(self.store, self.config.cluster.name, self.upto)
         schema = learner.schema()
         addresses = read_manifest(self.store, self.config.cluster.name, self.upto).nodes
         warehouse = Warehouse(self.spark, self.config.catalog.name if self.config.catalog else "")
-        found: dict[str, list[Life]] = defaultdict(list)
+        found: dict[str, list[Incarnation]] = defaultdict(list)
         refused: dict[str, WritetimeError] = {}
         topics: dict[str, str] = {}
         for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
@@ -282,7 +282,7 @@ class Outbox:
                 if changes := warehouse.open_changes(table, self.voided):
                     topics[table.full_name] = self._topic(table)
                     about = envelope.About(self.config.cluster.name, table.keyspace, table.name, addresses)
-                    found[table.full_name].append(Life(table, changes, about, topics[table.full_name]))
+                    found[table.full_name].append(Incarnation(table, changes, about, topics[table.full_name]))
             except WritetimeError as error:
                 refused[table.full_name] = error
         refused |= {name: _not_there(name) for name in self._expected(known) - found.keys() - refused.keys()}
@@ -302,9 +302,9 @@ class Outbox:
         )
         refused |= {self._named(topic): error for topic, error in silent.items()}
         parts = [
-            self._table_records(life, encoders[life.table.id], known.sent(name))
-            for name, lives in found.items()
-            for life in lives
+            self._table_records(incarnation, encoders[incarnation.table.id], known.sent(name))
+            for name, incarnations in found.items()
+            for incarnation in incarnations
             if name not in refused
         ]
         plain = [record for record in (*statements, *pieces) if record[1] not in refused]
@@ -423,19 +423,20 @@ class Outbox:
         note = _known(self.store, cluster, self.upto) or known
         seals = (read_sealed(self.store, cluster, number) for number in range(note.batch + 1, self.upto + 1))
         told = (account.table for sealed in seals if sealed is not None for account in sealed.accounting if account.events)
-        # Of a life that is over its id comes behind the name (Table.label).
+        # Of an incarnation that is over its id comes behind the name (Table.label).
         tables = note.waiting.keys() - {self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix)}
         return {label.partition("@")[0] for label in told} | tables
 
-    def _encoders(self, found: Mapping[str, list[Life]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
-        """What makes records of each life's events, by its id; and the tables with events that nothing says the schema of, or whose schema
-        a registry refuses: looked up before a task, where it would stop all tables, meets them."""
+    def _encoders(self, found: Mapping[str, list[Incarnation]], known: Published) -> tuple[dict[UUID, Encoder], dict[str, WritetimeError]]:
+        """What makes records of each incarnation's events, by its id; and the tables with events that nothing
+        says the schema of, or whose schema a registry refuses: looked up before a task, where it would stop
+        all tables, meets them."""
         encoders: dict[UUID, Encoder] = {}
         refused: dict[str, WritetimeError] = {}
         with Registry(self.kafka) if self.kafka.format == "avro" else nullcontext() as registry:
-            for life, used in self._used(found, known):
-                name = life.table.full_name
-                encoder = encoders.setdefault(life.table.id, Encoder.of(self.kafka, self.config.events, life))
+            for incarnation, used in self._used(found, known):
+                name = incarnation.table.full_name
+                encoder = encoders.setdefault(incarnation.table.id, Encoder.of(self.kafka, self.config.events, incarnation))
                 try:
                     for version, wide in used if name not in refused else ():
                         encoder.learn(version, wide, registry)
@@ -445,43 +446,43 @@ class Outbox:
                     refused[name] = error
         return encoders, refused
 
-    def _used(self, found: Mapping[str, list[Life]], known: Published) -> list[tuple[Life, list[tuple[str, bool]]]]:
-        """Of each life the schema versions of its new events, with whether some of them show what dropped columns held: lives of one name
-        and versions in the order of their events."""
-        lives = [(name, life) for name, of_name in found.items() for life in of_name]
-        if not lives:
+    def _used(self, found: Mapping[str, list[Incarnation]], known: Published) -> list[tuple[Incarnation, list[tuple[str, bool]]]]:
+        """Of each incarnation the schema versions of its new events, with whether some of them show what
+        dropped columns held: incarnations of one name and versions in the order of their events."""
+        incarnations = [(name, incarnation) for name, of_name in found.items() for incarnation in of_name]
+        if not incarnations:
             return []
         first, wide = F.min(F.struct("batch", "ordinal")).alias("first"), F.max("wide").alias("wide")
         versions = [
-            life.changes.rows.filter(self._new(life.table, known.sent(name)))
-            .select("batch", "ordinal", "schema_version", _shows_dropped(life).alias("wide"))
+            incarnation.changes.rows.filter(self._new(incarnation.table, known.sent(name)))
+            .select("batch", "ordinal", "schema_version", _shows_dropped(incarnation).alias("wide"))
             .groupBy("schema_version")
             .agg(first, wide)
             .withColumn("at", F.lit(at))
-            for at, (name, life) in enumerate(lives)
+            for at, (name, incarnation) in enumerate(incarnations)
         ]
         with spark_failures():
             rows = sorted(reduce(DataFrame.unionByName, versions).collect(), key=lambda row: row["first"])
-        used: dict[int, list[tuple[str, bool]]] = {at: [] for at in sorted(range(len(lives)), key=_first_of(rows))}
+        used: dict[int, list[tuple[str, bool]]] = {at: [] for at in sorted(range(len(incarnations)), key=_first_of(rows))}
         for row in rows:
             used[row["at"]].append((row["schema_version"], row["wide"]))
-        return [(lives[at][1], versions_used) for at, versions_used in used.items()]
+        return [(incarnations[at][1], versions_used) for at, versions_used in used.items()]
 
     def _new(self, table: Table, since: int) -> Column:
-        """Which rows of its changes table are the life's and not known to be sent."""
+        """Which rows of its changes table are the incarnation's and not known to be sent."""
         return (F.col("batch") > since) & (F.col("batch") <= self.upto) & (F.col("table_id") == str(table.id))
 
-    def _table_records(self, life: Life, encoder: Encoder, since: int) -> DataFrame:
-        changes = life.changes
+    def _table_records(self, incarnation: Incarnation, encoder: Encoder, since: int) -> DataFrame:
+        changes = incarnation.changes
         # By the values of the key, not by what it looks like in JSON: neither DDL nor a release may give a key to another publisher, whose
         # progress is another.
-        wanted = self._new(life.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
+        wanted = self._new(incarnation.table, since) & ~F.col("op").isin(self.kafka.skipped_operations)
         rows = changes.rows.filter(wanted).withColumn("publisher", self._share(F.col("key"), changes.rows))
-        if life.table.dropped:
-            # What comes in of a life after its DROP was told is history: by then the topic may be another life's.
+        if incarnation.table.dropped:
+            # What comes in of an incarnation after its DROP was told is history: by then the topic may be another incarnation's.
             end = changes.rows.filter("op = 't' AND reason = 'drop'").agg(F.min(F.struct("batch", "ordinal")).alias("end"))
             rows = rows.crossJoin(F.broadcast(end)).filter("end IS NULL OR struct(batch, ordinal) <= end").drop("end")
-        if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in life.table.clustering):
+        if self.kafka.tombstones_on_delete and any(may_be_respelled(column.type) for column in incarnation.table.clustering):
             rows = self._with_former_keys(rows)
         return rows.mapInArrow(encoder, schema=from_arrow_schema(RECORDS))
 
@@ -518,10 +519,10 @@ def _hashable(value: Column, kind: DataType) -> Column:
     return value
 
 
-def _shows_dropped(life: Life) -> Column:
+def _shows_dropped(incarnation: Incarnation) -> Column:
     """Whether a row shows what a column held that its own version does not have."""
     shows = F.lit(False)
-    for version, fields in life.dropped().items():
+    for version, fields in incarnation.dropped().items():
         for name in fields:
             values = [F.col(part).getField(name).isNotNull() for part in ("before", "after")]
             shows = shows | ((F.col("schema_version") == version) & (values[0] | values[1]))

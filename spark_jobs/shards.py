@@ -1,4 +1,4 @@
-"""State shards: what is remembered of one key bucket of one life of a table, as a Lance dataset.
+"""State shards: what is remembered of one key bucket of one incarnation of a table, as a Lance dataset.
 
 Strategy: a shard is read at the version that a manifest pins, and written once a batch. Records stand under their record keys
 (`writetime.cql.ordered`), so that a partition is an interval of keys, head first and rows in clustering order, and so is what a range

@@ -31,7 +31,7 @@ def truncation(*, truncated_at: int, now: int, nodes: Sequence[str], expected: i
 
 
 def drop(*, dropped_at: int, now: int, expected: int) -> Event:
-    """DROP TABLE, at `dropped_at` (µs): as a TRUNCATE, and the last event of the table's life. It is no node's own."""
+    """DROP TABLE, at `dropped_at` (µs): as a TRUNCATE, and the last event of the table's incarnation. It is no node's own."""
     source = {"nodes": [], "replicas_expected": expected, "file": None, "pos": None}
     return {**_of_no_row(dropped_at, now), **source, "op": TRUNCATE, "reason": "drop", "key": None}
 

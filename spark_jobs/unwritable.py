@@ -64,8 +64,8 @@ def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
     """Commit several tables at once. Lives of one name, which take it from each other, go one after the other. UnwritableTable for the
     first whose rows Spark would refuse again."""
 
-    def commit_lives(lives: list[Table]) -> None:
-        for table in lives:
+    def commit_incarnations(incarnations: list[Table]) -> None:
+        for table in incarnations:
             try:
                 commit(table)
             except (PySparkException, Py4JJavaError) as error:
@@ -73,7 +73,11 @@ def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
                     raise
                 raise UnwritableTable(table, f"it cannot be written: {reason}") from error
 
-    at_once(commit_lives, [list(lives) for _, lives in groupby(captured, key=lambda table: table.full_name)], workers=COMMITTERS)
+    at_once(
+        commit_incarnations,
+        [list(incarnations) for _, incarnations in groupby(captured, key=lambda table: table.full_name)],
+        workers=COMMITTERS,
+    )
 
 
 def why_never(error: PySparkException | Py4JJavaError) -> str | None:

@@ -166,7 +166,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One life's changes at one snapshot, and what each schema version in them is (see `writetime.schema.version`)."""
+    """One incarnation's changes at one snapshot, and what each schema version in them is (see `writetime.schema.version`)."""
 
     rows: DataFrame
     versions: dict[str, dict[str, Any]]
@@ -236,20 +236,20 @@ class Warehouse:
         self._making = Lock()
 
     def changes_of(self, table: Table) -> str | None:
-        """Name of the table that holds this life's changes, or None if there is none yet."""
+        """Name of the table that holds this incarnation's changes, or None if there is none yet."""
         plain = to_column(table.name)
-        names = [self._name(self._changes_in(table), called) for called in (plain, _life_name(plain, table.id))]
+        names = [self._name(self._changes_in(table), called) for called in (plain, _incarnation_name(plain, table.id))]
         held = ((name, self._held(name)) for name in names)
         return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
 
     def current_of(self, table: Table) -> str | None:
-        """Name of the table that holds this life's current rows, or None if there is none."""
+        """Name of the table that holds this incarnation's current rows, or None if there is none."""
         name = self._name(self._current_in(table), to_column(table.name))
         held = self._held(name)
         return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
     def rows(self, table: Table) -> int | None:
-        """How many current rows this life has, if its table tells (`IcebergTable.rows`)."""
+        """How many current rows this incarnation has, if its table tells (`IcebergTable.rows`)."""
         held = self._held(self._name(self._current_in(table), to_column(table.name)))
         return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
 
@@ -258,14 +258,14 @@ class Warehouse:
         namespaces = (self._current_in(table), self._changes_in(table))
         try:
             for namespace in namespaces:
-                self._life(self._name(namespace, to_column(table.name)))
+                self._incarnation(self._name(namespace, to_column(table.name)))
         except BatchError as error:
             return str(error)
         return None
 
     def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
-        """This life's changes as they are now, without those of batches that were `voided`, or None if there
-        are none yet. BatchError, retriable, if another life took the name meanwhile."""
+        """This incarnation's changes as they are now, without those of batches that were `voided`, or None if there
+        are none yet. BatchError, retriable, if another incarnation took the name meanwhile."""
         name = self.changes_of(table)
         held = None if name is None else IcebergTable(self.spark, name)
         if held is None or held.snapshot is None:
@@ -304,7 +304,7 @@ class Warehouse:
                 self._exchange_events(held, rows, batch)
 
     def take_back(self, table: Table, batch: int) -> None:
-        """Take away what an earlier attempt of the batch wrote into this life's changes, if anything."""
+        """Take away what an earlier attempt of the batch wrote into this incarnation's changes, if anything."""
         with self.fenced(batch):
             name = self.changes_of(table)
             held = None if name is None else IcebergTable(self.spark, name)
@@ -331,7 +331,7 @@ class Warehouse:
     # --- what voided batches have left ---------------------------------------------------------------------
 
     def take_back_voided(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> list[str]:
-        """Take back what batches that were `voided` have committed of this life: their events go from its
+        """Take back what batches that were `voided` have committed of this incarnation: their events go from its
         changes, its current rows are rolled back to where they were before. Names of the tables that this
         changes.
 
@@ -347,7 +347,7 @@ class Warehouse:
             return done
 
     def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
-        """Whether no rows of a voided batch stand in this life's current rows, and none of this batch were
+        """Whether no rows of a voided batch stand in this incarnation's current rows, and none of this batch were
         rolled back with such."""
         mine = {batch: self.batch_id}
         for name in self._places_of(self._current_in(table), table):
@@ -375,11 +375,11 @@ class Warehouse:
             log.info("quarantine of a voided batch taken back", batch=batch, voided=number)
 
     def _places_of(self, namespace: str, table: Table) -> list[str]:
-        """Names of the tables in a namespace that hold this life's rows: the plain one, or the one that it
+        """Names of the tables in a namespace that hold this incarnation's rows: the plain one, or the one that it
         was moved to."""
         plain = to_column(table.name)
         found = []
-        for name in (self._name(namespace, called) for called in (plain, _life_name(plain, table.id))):
+        for name in (self._name(namespace, called) for called in (plain, _incarnation_name(plain, table.id))):
             properties = {} if (held := self._held(name)) is None else held.properties
             # What is another pipeline's this one goes without.
             theirs = self.owner is not None and self.owner.other(properties.get(_OWNER_PROPERTY)) is not None
@@ -467,7 +467,8 @@ class Warehouse:
             self._take_over(held, batch)
 
     def clear_former(self, table: Table, batch: int) -> None:
-        """Take away what an earlier chain has left in this life's tables, where this one has brought no rows up to `batch`, its last."""
+        """Take away what an earlier chain has left in this incarnation's tables, where this one has brought
+        no rows up to `batch`, its last."""
         with self.fenced(batch):
             for name in (self.changes_of(table), self.current_of(table)):
                 held = None if name is None else self._held(name)
@@ -540,7 +541,7 @@ class Warehouse:
             shape = RowShape.of(table, schema)
             if self.changes_of(table) is not None:
                 self._changes(shape, schema, batch)
-            if not table.dropped and self._life(self._name(self._current_in(table), to_column(table.name))) is not None:
+            if not table.dropped and self._incarnation(self._name(self._current_in(table), to_column(table.name))) is not None:
                 self._current(shape, schema, batch)
 
     def quarantine(self) -> str | None:
@@ -588,7 +589,7 @@ class Warehouse:
     # --- shapes ----------------------------------------------------------------------------------------------------------
 
     def _changes(self, shape: RowShape, schema: Schema, batch: int) -> IcebergTable:
-        """The table for this life's changes, made or brought to the shape that it has to have."""
+        """The table for this incarnation's changes, made or brought to the shape that it has to have."""
         table = shape.table
         name, held = self._place(self._changes_in(table), table, batch)
         told = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
@@ -599,7 +600,7 @@ class Warehouse:
         return held
 
     def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
-        """The table for this life's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
+        """The table for this incarnation's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
         table = shape.table
         name, held = self._place(self._current_in(table), table, batch)
         facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
@@ -733,9 +734,9 @@ class Warehouse:
         """What says on a table whose it is."""
         return {} if self.owner is None else {_OWNER_PROPERTY: self.owner.model_dump_json()}
 
-    def _life_of(self, held: IcebergTable) -> str:
+    def _incarnation_of(self, held: IcebergTable) -> str:
         """Id of the Cassandra table whose rows the table holds. BatchError of a table that is not this pipeline's."""
-        life = _life(held)
+        incarnation = _incarnation(held)
         other = self.owner.other(held.properties.get(_OWNER_PROPERTY)) if self.owner else None
         if other is not None:
             raise BatchError(
@@ -744,7 +745,7 @@ class Warehouse:
                 obj=held.name,
                 hint="Give one of the pipelines a catalog of its own, or leave the table out (`tables.exclude`).",
             )
-        return life
+        return incarnation
 
     def _expect_open(self, batch: int) -> None:
         if self.fence is not None:
@@ -786,22 +787,23 @@ class Warehouse:
         return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
 
     def _place(self, namespace: str, table: Table, batch: int) -> tuple[str, IcebergTable | None]:
-        """Name of the table for this life, and the table if it is there.
+        """Name of the table for this incarnation, and the table if it is there.
 
-        The plain name belongs to the life that goes on. When a table was created anew, what the plain name held so far moves to a name
-        with the old id: its columns may have other types, and its history stays readable.
+        The plain name belongs to the incarnation that goes on. When a table was created anew, what the plain
+        name held so far moves to a name with the old id: its columns may have other types, and its history
+        stays readable.
         """
         called = to_column(table.name)
         plain = self._name(namespace, called)
         held = self._held(plain)
-        life = None if held is None else self._life_of(held)
-        if life != str(table.id) and table.dropped:
-            plain = self._name(namespace, _life_name(called, table.id))
+        incarnation = None if held is None else self._incarnation_of(held)
+        if incarnation != str(table.id) and table.dropped:
+            plain = self._name(namespace, _incarnation_name(called, table.id))
             held = self._held(plain)
-            life = None if held is None else self._life_of(held)
-        elif life not in (None, str(table.id)):
+            incarnation = None if held is None else self._incarnation_of(held)
+        elif incarnation not in (None, str(table.id)):
             # The new name stands without its catalog: Spark would take that for a namespace.
-            aside = f"{quoted(namespace)}.{quoted(_life_name(called, UUID(life)))}"
+            aside = f"{quoted(namespace)}.{quoted(_incarnation_name(called, UUID(incarnation)))}"
             # If another driver has done so meanwhile, the name is taken.
             self._expect_open(batch)
             self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
@@ -816,10 +818,10 @@ class Warehouse:
         held.refresh()
         return held
 
-    def _life(self, name: str) -> str | None:
+    def _incarnation(self, name: str) -> str | None:
         """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
         held = self._held(name)
-        return None if held is None else self._life_of(held)
+        return None if held is None else self._incarnation_of(held)
 
     def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> IcebergTable:
         with self._making:
@@ -844,7 +846,7 @@ def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:
     )
 
 
-def _life(held: IcebergTable) -> str:
+def _incarnation(held: IcebergTable) -> str:
     properties = held.properties
     if _ID_PROPERTY not in properties:
         raise BatchError(
@@ -908,8 +910,8 @@ def _keys(shape: RowShape) -> dict[str, str]:
     return {_KEYS_PROPERTY: json.dumps(list(shape.keys))}
 
 
-def _life_name(name: str, life: UUID) -> str:
-    return f"{name}__{str(life)[:8]}"
+def _incarnation_name(name: str, incarnation: UUID) -> str:
+    return f"{name}__{str(incarnation)[:8]}"
 
 
 def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:

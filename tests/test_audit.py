@@ -17,9 +17,9 @@ START = datetime(2026, 5, 4, 12, tzinfo=UTC)
 MINUTE = int(START.timestamp()) // 60
 
 
-def came(minute: int, number: int, *, first: int = 0, readable: bool = True, life: int = 0) -> Came:
+def came(minute: int, number: int, *, first: int = 0, readable: bool = True, incarnation: int = 0) -> Came:
     """A segment that was finished in that minute; `life`: the minute in which its node started."""
-    base = int((START + timedelta(minutes=life or -600)).timestamp() * 1000)
+    base = int((START + timedelta(minutes=incarnation or -600)).timestamp() * 1000)
     return Came(base + number, 7, START + timedelta(minutes=minute, seconds=30), MINUTE + first, readable)
 
 
@@ -32,8 +32,8 @@ def came(minute: int, number: int, *, first: int = 0, readable: bool = True, lif
         ([came(3, 1), came(9, 3)], 5, "segment missing", "602 is not here"),
         ([came(3, 1), came(9, 5)], 5, "segment missing", " to -"),
         ([came(3, 1), came(9, 3)], 2, "not in its log", ""),
-        ([came(3, 1), came(9, 0, life=6)], 5, "node down", "until 2026-05-04 12:06:00Z"),
-        ([came(3, 1), came(9, 0, life=6)], 8, "not in its log", ""),
+        ([came(3, 1), came(9, 0, incarnation=6)], 5, "node down", "until 2026-05-04 12:06:00Z"),
+        ([came(3, 1), came(9, 0, incarnation=6)], 8, "not in its log", ""),
         ([came(3, 1, readable=False), came(9, 2)], 2, "segment unreadable", ""),
         ([came(3, 1, first=2)], 1, "nothing before", "from 2026-05-04 12:02Z"),
     ],

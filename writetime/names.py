@@ -625,7 +625,7 @@ def states_prefix(cluster: str) -> str:
 
 
 def state_prefix(cluster: str, table_id: str) -> str:
-    """Prefix of all state of a table's life."""
+    """Prefix of all state of a table's incarnation."""
     return f"{states_prefix(cluster)}{part(table_id)}/"
 
 

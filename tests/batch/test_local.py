@@ -96,7 +96,7 @@ class Ring:
             for node, records in self.drops.get(f"{segment.ref.node.host_id} {segment.ref.segment.id}", {}).items():
                 drops.setdefault(node, set()).update(records)
         document = settle(self.store, manifest, base, self.rows(manifest), self.captured, drops)
-        lives = {str(table_id): life.generation for table_id, life in document.generations.items()}
+        incarnations = {str(table_id): incarnation.generation for table_id, incarnation in document.generations.items()}
         sealed = Sealed(
             number=manifest.number,
             kind=manifest.kind,
@@ -104,7 +104,7 @@ class Ring:
             segments=[_outcome(segment, bad) for segment in manifest.segments],
             accounting=[],
             state={name: versions.captured_up_to(base.number) for name, versions in (base.state if base else {}).items() if base}
-            | {str(t.id): ShardVersions(generation=lives.get(str(t.id), 0), buckets=[1]) for t in self.captured},
+            | {str(t.id): ShardVersions(generation=incarnations.get(str(t.id), 0), buckets=[1]) for t in self.captured},
             held=[bad] if bad else [],
             growing=self._growing(manifest, base),
         )

@@ -220,10 +220,10 @@ def test_with_all_records_the_cut_is_what_the_nodes_did(rng: random.Random, node
         rng.shuffle(records[host])
     cut_of = cuts_by_table(records)[TABLE][1]
     assert len(truncates(records)) == number
-    for host, (segment, position), life in frames:
+    for host, (segment, position), incarnation in frames:
         gone = position <= cut_of.position(host, segment, NEVER)
-        if life <= number:
-            assert gone == (life < number)
+        if incarnation <= number:
+            assert gone == (incarnation < number)
 
 
 @settings(deadline=None)

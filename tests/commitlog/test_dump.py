@@ -90,12 +90,12 @@ def test_complex_columns_come_as_cassandra_sorts_them() -> None:
 
 def test_an_older_life_is_told_apart_even_if_the_later_one_is_gone() -> None:
     at = 1_700_000_000_000_000
-    lives = [Table("k", "t", UUID(int=number), {"p": Column("p", "partition_key", "int", 0)}) for number in (1, 2)]
+    incarnations = [Table("k", "t", UUID(int=number), {"p": Column("p", "partition_key", "int", 0)}) for number in (1, 2)]
     drops = [change("k", tables=[deleted_row(["t"], at + when)]) for when in (1, 3)]
-    changes = [create_table(lives[0], at), drops[0], create_table(lives[1], at + 2), drops[1]]
+    changes = [create_table(incarnations[0], at), drops[0], create_table(incarnations[1], at + 2), drops[1]]
     told = [encode_mutation(change, Schema(tables=dict(SCHEMA_TABLES))) for change in changes]
-    schema = Schema(tables={life.id: life for life in lives})
-    written = [encode_mutation(Mutation((PartitionUpdate(life.id, b"k", rows=(Row(()),)),)), schema) for life in lives]
+    schema = Schema(tables={incarnation.id: incarnation for incarnation in incarnations})
+    written = [encode_mutation(Mutation((PartitionUpdate(incarnation.id, b"k", rows=(Row(()),)),)), schema) for incarnation in incarnations]
     lines = dump(*told, *written)[-2:]
     assert [line["updates"][0]["table"] for line in lines] == ["t_OLD_00000000", "t"]  # type: ignore[index]
 

@@ -529,7 +529,7 @@ def alterations(setting: Setting) -> Iterator[Item]:
     yield f'DELETE FROM {table} WHERE "Ключ" = 1 AND c_new = 2 AND "D" > 1'
 
 
-def lives(setting: Setting) -> Iterator[Item]:
+def incarnations(setting: Setting) -> Iterator[Item]:
     """Tables that are dropped and made again with other columns, truncated, never used; a type that goes; a keyspace that goes."""
     yield create("reborn", "p int PRIMARY KEY, v text, w int")
     yield insert("reborn", p=1, v="first life", w=1)
@@ -634,6 +634,6 @@ PARTS: tuple[Part, ...] = (
     compact_storage,
     views,
     alterations,
-    lives,
+    incarnations,
 )
 """Everything, in the order in which it is run."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
-from spark_jobs.encode import Encoder, Life
+from spark_jobs.encode import Encoder, Incarnation
 from spark_jobs.evolve import IcebergTable
 from spark_jobs.kafka import RECORDS, Sent
 from spark_jobs.pages import page_of, page_row
@@ -87,9 +87,9 @@ def records_of(pipeline: Pipeline, warehouse: Warehouse, of: Table, upto: int) -
     outbox = Outbox(pipeline.config, kafka, pipeline.store, warehouse.spark, upto)
     changes = warehouse.open_changes(of)
     assert changes is not None
-    life = Life(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
-    encoder = Encoder.of(kafka, pipeline.config.events, life)
-    return outbox._table_records(life, encoder, 0).orderBy("batch", "ordinal").collect()
+    incarnation = Incarnation(of, changes, About(pipeline.cluster, of.keyspace, of.name, {}), outbox._topic(of))
+    encoder = Encoder.of(kafka, pipeline.config.events, incarnation)
+    return outbox._table_records(incarnation, encoder, 0).orderBy("batch", "ordinal").collect()
 
 
 PLACE = UserType("shop", "place", ("x", "y"), ("int", "int"))
@@ -212,9 +212,9 @@ def test_a_table_that_cannot_be_published_holds_up_no_other(
             raise refusals[of.name]
         return Changes(spark.createDataFrame([], "batch bigint, ordinal bigint, table_id string, schema_version bigint"), {})
 
-    def records(self: Outbox, life: Life, _: Encoder, since: int) -> DataFrame:
+    def records(self: Outbox, incarnation: Incarnation, _: Encoder, since: int) -> DataFrame:
         event = bytearray(b"k"), bytearray(b"v"), "u", False, None
-        found = [(0, life.topic, life.topic, batch, 1, *event) for batch in range(since + 1, self.upto + 1)]
+        found = [(0, incarnation.topic, incarnation.topic, batch, 1, *event) for batch in range(since + 1, self.upto + 1)]
         return spark.createDataFrame(found, schema=from_arrow_schema(RECORDS))
 
     monkeypatch.setattr(publish, "message_limits", lambda *_: ({}, {}))

@@ -168,7 +168,7 @@ def _sealed_at(info: ObjectInfo) -> datetime:
 
 
 class ShardVersions(Document):
-    """State of one table's life: generation, the dataset version of each key bucket (0 = nothing written yet), and when the first
+    """State of one table's incarnation: generation, the dataset version of each key bucket (0 = nothing written yet), and when the first
     thing in each expires (s since the epoch, None = nothing will; an empty list says nothing of any).
 
     `behind`: of a table that is not captured now, the last batch that captured it: nobody has told since what expired and was dropped.

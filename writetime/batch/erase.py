@@ -114,7 +114,7 @@ def outcome_text(found: Outcome) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One key of one table, as workers look for it: `tables` are its lives, `captured` all tables that were ever captured."""
+    """One key of one table, as workers look for it: `tables` are its incarnations, `captured` all tables that were ever captured."""
 
     schema: Schema
     captured: frozenset[UUID]
@@ -124,7 +124,7 @@ class Search:
     row: bytes | None = None
     """The row's key, where only one row is erased."""
     marks: tuple[bytes, ...] = field(init=False)
-    """What begins an update of the key, of each life."""
+    """What begins an update of the key, of each incarnation."""
 
     def __post_init__(self) -> None:
         sized = write_unsigned(len(self.key)) + self.key

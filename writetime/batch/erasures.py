@@ -34,9 +34,9 @@ _DIGEST_BYTES: Final = 16
 
 
 class Erasure(Document):
-    """A key of `table` (its full name; `table_ids` are its lives) that batch `number` erases. `partition` and `row` are keyed hashes in
-    hex: of the partition key, and of the primary key where one row of the partition was erased. `until`: the last writetime that goes,
-    µs."""
+    """A key of `table` (its full name; `table_ids` are its incarnations) that batch `number` erases.
+    `partition` and `row` are keyed hashes in hex: of the partition key, and of the primary key where one row
+    of the partition was erased. `until`: the last writetime that goes, µs."""
 
     number: int
     table: str

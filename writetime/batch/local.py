@@ -10,7 +10,7 @@ place and the time of the cut. The document is created once; a rerun goes by the
 decided anew, and the generation after that one opened, for there may be shards in it that were made of other frames.
 
 Two TRUNCATEs of a table that one batch learns of are one generation and one event, the last's: nothing of what stood between them shows.
-A table's life that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
+A table's incarnation that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
 
 The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id, at the place where a node's log has it.
 """

@@ -160,9 +160,9 @@ def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Ite
 
 
 def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] | None, consistency: str) -> Run | None:
-    """The run of this life of the table, and of these parts of it (None: of all), to go on with: one that reads as is asked for now, and
-    that was begun since the table's cdc was switched on, as far as that was seen. What an older one has read may have been deleted
-    unseen."""
+    """The run of this incarnation of the table, and of these parts of it (None: of all), to go on with: one
+    that reads as is asked for now, and that was begun since the table's cdc was switched on, as far as that
+    was seen. What an older one has read may have been deleted unseen."""
     on_since = (Captured.read(store, _captured(cluster)) or Captured()).since.get(table.id)
     found = [
         run

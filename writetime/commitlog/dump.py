@@ -157,7 +157,7 @@ class Lines:
         return f'{head},"pk":"{updates[0].key.hex()}","updates":[{",".join(map(self._update, updates))}]}}'
 
     def table_name(self, table: Table) -> str:
-        """An older life of a table that was made again is told apart by its id."""
+        """An older incarnation of a table that was made again is told apart by its id."""
         return f"{table.name}_OLD_{table.id.hex[:8]}" if table.replaced else table.name
 
     def _update(self, update: PartitionUpdate) -> str:

@@ -77,7 +77,7 @@ _KEY_HINT = "Write 42, text, 'a:b' or 'a':1 for a composite key; or 0x and the r
 
 
 def _tables(schema: Schema, cdc_ever: Collection[UUID], name: str, *, all_tables: bool) -> list[Table]:
-    """All lives of a table, or the one that an id or the name of an old life tells."""
+    """All incarnations of a table, or the one that an id or the name of an old incarnation tells."""
     found = [table for table in schema.tables.values() if _is_named(table, name)]
     if not found:
         raise ConfigError(

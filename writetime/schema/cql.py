@@ -1,6 +1,6 @@
 """A schema as CQL that would make it: keyspaces, user types in an order in which each finds the others, tables, views.
 
-What CQL cannot say of the past stands in comments: ids, dropped columns and types, lives of tables that are over. Texts of types are
+What CQL cannot say of the past stands in comments: ids, dropped columns and types, incarnations of tables that are over. Texts of types are
 those that Cassandra wrote, which are CQL already. Names are quoted where CQL needs it, and in cases of doubt. What does not matter to a
 reader of mutations is not told: indexes, functions, triggers, masks, and options such as compaction. Knows no log.
 """

@@ -31,7 +31,7 @@ def ddl(before: Schema, after: Schema, captured: Collection[UUID]) -> Iterator[D
     for keyspace in sorted(keyspaces):
         for each in in_order([each for name, each in new.items() if name[0] == keyspace]):
             yield from (Ddl(keyspace, None, text) for text in _type(old.get((keyspace, each.name)), each))
-    # A life that is over goes before the next one of its name comes.
+    # An incarnation that is over goes before the next one of its name comes.
     for table in sorted(tables, key=lambda each: (each.full_name, not each.dropped, each.dropped_at or 0, str(each.id))):
         yield from (Ddl(table.keyspace, table, text) for text in _table(before.tables.get(table.id), table))
     for name in sorted(old.keys() - new.keys()):

@@ -247,7 +247,7 @@ class SchemaLearner:
             raise SchemaError("it is neither a snapshot nor what was learnt", operation="read a schema", obj=obj)
 
     def schema(self) -> Schema:
-        """The schema of all facts so far: living tables, dropped lives of tables, and Cassandra's own."""
+        """The schema of all facts so far: living tables, dropped incarnations of tables, and Cassandra's own."""
         schema = Schema(tables=dict(system.TABLES))
         for name in sorted({keyspace for _, keyspace in self._facts}):
             learnt = self._of(name)
@@ -281,7 +281,7 @@ class SchemaLearner:
 
     @property
     def cdc_ever(self) -> frozenset[UUID]:
-        """Ids of the tables that had cdc=true at some time of their life."""
+        """Ids of the tables that had cdc=true at some time of their incarnation."""
         return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
 
     @property
@@ -373,8 +373,8 @@ def _add(known: set[_T], more: Iterable[_T]) -> bool:
 class _View:
     """The rows of one keyspace as they were at a time: cells after `floor` up to `bound` (µs), deletions before it; None = no limit.
 
-    A life of a table ends with a deletion at `bound`, which leaves its last cells in and itself out. `floor` leaves out what was
-    said of the life before, in case its end was never told.
+    An incarnation of a table ends with a deletion at `bound`, which leaves its last cells in and itself out. `floor` leaves out what was
+    said of the incarnation before, in case its end was never told.
     """
 
     def __init__(self, facts: Mapping[str, _Facts], floor: int = NO_TIMESTAMP, bound: int | None = None) -> None:
@@ -428,7 +428,7 @@ class _View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Life:
+class _Incarnation:
     """One id of a table (times in µs): when the one before was last said, when it was first said and, unless it lives, its last moment."""
 
     id: UUID
@@ -450,14 +450,14 @@ def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
             living: UUID | None = None
             with _or_left_out(found.left_out, keyspace, clustering):
                 living = now.row(source, clustering).get("id")
-            for life in _lives(facts[source], clustering, living):
+            for incarnation in _incarnations(facts[source], clustering, living):
                 with _or_left_out(found.left_out, keyspace, clustering):
-                    table = _whole_table(keyspace, source, clustering, life, facts)
+                    table = _whole_table(keyspace, source, clustering, incarnation, facts)
                     if table.id in found.tables and table.dropped:
                         continue
                     found.tables[table.id] = table
                     told = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
-                    switches = [(at, on) for at, on in told if life.holds(at)]
+                    switches = [(at, on) for at, on in told if incarnation.holds(at)]
                     if any(on for _, on in switches):
                         cdc_ever.add(table.id)
                     if (back := _back(switches)) is not None:
@@ -493,8 +493,8 @@ def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering:
         left_out[".".join((keyspace, *_text(clustering)))] = error
 
 
-def _lives(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Life]:
-    """The lives of the table in that row: each id that was ever there, the living one without an end."""
+def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Incarnation]:
+    """The incarnations of the table in that row: each id that was ever there, the living one without an end."""
     facts = partition.rows[clustering]
     said = [(cell.timestamp, UUID(bytes=cell.value)) for cell in facts.cells if cell.column == "id" and len(cell.value) == 16]
     ends = [deletion.marked_for_delete_at for deletion in (*facts.deletions, *partition.deletions_of(clustering))]
@@ -506,47 +506,50 @@ def _lives(partition: _Facts, clustering: Clustering, living: UUID | None) -> It
         after = [end for end in ends if end >= latest]
         after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
         replaced = any(other != table_id and timestamp > latest for timestamp, other in said)
-        yield _Life(table_id, floor, first, None if table_id == living else min(after, default=latest), replaced)
+        yield _Incarnation(table_id, floor, first, None if table_id == living else min(after, default=latest), replaced)
 
 
-def _whole_table(keyspace: str, source: str, clustering: Clustering, life: _Life, facts: Mapping[str, _Facts]) -> Table:
-    """The table of that life. Raises SchemaError if its definition is not whole, and never was.
+def _whole_table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, facts: Mapping[str, _Facts]) -> Table:
+    """The table of that incarnation. Raises SchemaError if its definition is not whole, and never was.
 
-    A life may have ended before its row tells: a node that was away takes over what others have reconciled, where the CREATE of the next
-    life, with the deletion that 4.0 and later put just before it, has covered the DROP. What became of the columns is told all the same."""
+    An incarnation may have ended before its row tells: a node that was away takes over what others have
+    reconciled, where the CREATE of the next incarnation, with the deletion that 4.0 and later put just before
+    it, has covered the DROP. What became of the columns is told all the same."""
     try:
-        return _table(keyspace, source, clustering, life, _View(facts, life.floor, life.last))
+        return _table(keyspace, source, clustering, incarnation, _View(facts, incarnation.floor, incarnation.last))
     except SchemaError:
-        for end in _ends_of_columns(facts["columns"], clustering, life):
+        for end in _ends_of_columns(facts["columns"], clustering, incarnation):
             with suppress(SchemaError):
-                earlier = replace(life, last=end)
-                return _table(keyspace, source, clustering, earlier, _View(facts, life.floor, end))
+                earlier = replace(incarnation, last=end)
+                return _table(keyspace, source, clustering, earlier, _View(facts, incarnation.floor, end))
         raise
 
 
-def _ends_of_columns(columns: _Facts, clustering: Clustering, life: _Life) -> list[int]:
-    """When columns of a table went before its life is known to have ended (µs), the latest first."""
-    if life.last is None:
+def _ends_of_columns(columns: _Facts, clustering: Clustering, incarnation: _Incarnation) -> list[int]:
+    """When columns of a table went before its incarnation is known to have ended (µs), the latest first."""
+    if incarnation.last is None:
         return []
     mine = {ck: columns.rows[ck] for ck in columns.with_prefix(clustering)}
     deletions = {deletion for ck, facts in mine.items() for deletion in (*facts.deletions, *columns.deletions_of(ck))}
     times = {deletion.marked_for_delete_at for deletion in deletions}
-    return sorted((at for at in times if life.first <= at < life.last), reverse=True)
+    return sorted((at for at in times if incarnation.first <= at < incarnation.last), reverse=True)
 
 
-def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view: _View) -> Table:
-    """The table of that life. Raises SchemaError if its definition is not whole."""
+def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, view: _View) -> Table:
+    """The table of that incarnation. Raises SchemaError if its definition is not whole."""
     (name,) = _text(clustering)
     options = view.row(source, clustering)
     columns = _columns(view, clustering)
     dropped = {
-        column.name: column for column in _columns_before(view, source, clustering, life) if _is_other(column, columns.get(column.name))
+        column.name: column
+        for column in _columns_before(view, source, clustering, incarnation)
+        if _is_other(column, columns.get(column.name))
     }
     dropped |= {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
     table = Table(
         keyspace,
         name,
-        life.id,
+        incarnation.id,
         columns,
         dropped,
         # Views have no flags of their own; they are all compound.
@@ -554,9 +557,9 @@ def _table(keyspace: str, source: str, clustering: Clustering, life: _Life, view
         cdc=bool(options.get("cdc")),
         default_time_to_live=options.get("default_time_to_live") or 0,
         gc_grace_seconds=options.get("gc_grace_seconds", DEFAULT_GC_GRACE_SECONDS),
-        dropped=life.last is not None,
-        dropped_at=life.last,
-        replaced=life.replaced,
+        dropped=incarnation.last is not None,
+        dropped_at=incarnation.last,
+        replaced=incarnation.replaced,
         view=_materialized(options) if source == "views" else None,
     )
     if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):
@@ -589,16 +592,16 @@ def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
     return found
 
 
-def _columns_before(view: _View, source: str, clustering: Clustering, life: _Life) -> Iterator[DroppedColumn]:
+def _columns_before(view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:
     """Columns of a table whose DROP was followed by a CREATE with the same id, those that it had dropped by then included: frames of that
     time may still come. The latest of a name comes last. (The row that an ALTER or a CREATE of 4.0 and later writes has a deletion just
     before it, which is no DROP.)"""
     partition = view.facts[source]
-    times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == life.id.bytes}
+    times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == incarnation.id.bytes}
     deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
     drops = {at for each in deletions if min(times) <= (at := each.marked_for_delete_at) < max(times) and at + 1 not in times}
     for at in sorted(drops):
-        then = _View(view.facts, life.floor, at)
+        then = _View(view.facts, incarnation.floor, at)
         for ck, values in _gone_at(then, "dropped_columns", clustering, at):
             if "type" in values:
                 yield _dropped(then, _text(ck), values)
@@ -629,7 +632,7 @@ def _contiguous(columns: tuple[Column, ...]) -> bool:
 
 @lru_cache(maxsize=16_384)
 def _column(name: str, kind_text: str, type_text: str, position: int, order: str | None) -> Column:
-    """Cached: the lives of a table that is made again and again have the same columns."""
+    """Cached: the incarnations of a table that is made again and again have the same columns."""
     kind = _kind(name, kind_text)
     return Column(name, kind, type_text, position if kind in ("partition_key", "clustering") else -1, str(order).lower() == "desc")
 

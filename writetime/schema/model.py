@@ -63,10 +63,10 @@ class Keyspace:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One life (id) of a table. `dropped` says that this id is gone, by DROP or because the table was re-created.
+    """One incarnation (id) of a table. `dropped` says that this id is gone, by DROP or because the table was re-created.
 
-    `replaced`: a later life has its name, be it dropped by now too; `dropped_at`: its last moment (µs). Neither is a part of what the table
-    is, nor counts when compared.
+    `replaced`: a later incarnation has its name, be it dropped by now too; `dropped_at`: its last moment
+    (µs). Neither is a part of what the table is, nor counts when compared.
     """
 
     keyspace: str
@@ -89,7 +89,7 @@ class Table:
 
     @property
     def label(self) -> str:
-        """Name for people and counters: unlike `full_name` it tells a life that is over from the one that goes on."""
+        """Name for people and counters: unlike `full_name` it tells an incarnation that is over from the one that goes on."""
         return f"{self.full_name}@{str(self.id)[:8]}" if self.dropped else self.full_name
 
     @property
@@ -118,7 +118,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Everything known at one position of one cluster's history: keyspaces by name, tables by id (dropped lives included),
+    """Everything known at one position of one cluster's history: keyspaces by name, tables by id (dropped incarnations included),
     user types by (keyspace, name)."""
 
     keyspaces: dict[str, Keyspace] = field(default_factory=dict)
