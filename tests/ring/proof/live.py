@@ -34,6 +34,7 @@ from tests.ring.proof.schedule import HELD, NODES, Step
 from tools.console import say
 from tools.errors import ServiceError
 from writetime import names
+from writetime.batch.truncations import SAME_TRUNCATE_MS
 
 HEAP = "400M"
 SETTLE_SECONDS = 4.0
@@ -120,6 +121,7 @@ class Live:
         self._given_up: list[str] = []
         self._purgeable = 0.0
         self._gone: set[str] = set()
+        self._departed = float("-inf")
         self._aside = ThreadPoolExecutor(1)
         self._change: tuple[Future[object], Callable[[], None]] | None = None
 
@@ -164,6 +166,8 @@ class Live:
         if operation.after_batch:
             self._ship_everything()
             self._do_batch(self.ring.nodes[0])
+        if operation.cql.startswith(("TRUNCATE", "DROP TABLE")):
+            self._let_departures_settle()
         if operation.kept_by is not None:
             self._truncate(operation, operation.kept_by)
             return
@@ -198,6 +202,12 @@ class Live:
         if operation.ddl:
             # Statements that were prepared before know other columns.
             self._prepared = {}
+
+    def _let_departures_settle(self) -> None:
+        """Wait until no node left less than a TRUNCATE's time-out ago. What such a node logged last is kept, and counted as undecided:
+        no record says whether it took part (`writetime.batch.truncations`)."""
+        self._changed()
+        time.sleep(max(0.0, self._departed + SAME_TRUNCATE_MS / 1000 - time.monotonic()))
 
     def _truncate(self, operation: Operation, kept_by: int) -> None:
         """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a captured
@@ -533,6 +543,7 @@ class Live:
         self._forget_session()
         node.stop()
         self.ring.nodes.remove(node)
+        self._departed = time.monotonic()
         self._do_ship(node, drain=True)
         self.outcome.mismatches += [
             Mismatch("problem", "shipper", str(path), ring="shipped", ours="left on a node that is gone")
