@@ -494,7 +494,9 @@ class Batch:
                 self.accounts[row.table][row.kind] += row.n
                 continue
             read[row.table] += row.n
-            scanned += row.n if row.kind == "reread" else 0
+            if row.kind == "reread":
+                scanned += row.n
+                self.accounts[row.table]["read_again"] += row.n
         wrong = self._account_shards(folded)
         accounting = self._accounting()
         wrong += [f"{account.table}: {account.model_dump()}" for account in accounting if not account.balanced]
@@ -550,7 +552,7 @@ class Batch:
     def _accounting(self) -> list[Accounting]:
         found = []
         for table, counts in sorted(self.accounts.items()):
-            updates = sum(count for name, count in counts.items() if name not in ("events", "ties", "undecided"))
+            updates = sum(count for name, count in counts.items() if name not in ("events", "ties", "undecided", "read_again"))
             found.append(Accounting(table=table, updates_in=updates, **counts))
         return found
 

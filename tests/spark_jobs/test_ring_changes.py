@@ -24,7 +24,7 @@ from tests.spark_jobs.synthetic import (
     micros,
     update,
 )
-from writetime.batch.documents import Sealed
+from writetime.batch.documents import Sealed, total
 from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay
 from writetime.errors import BatchError
 
@@ -115,6 +115,9 @@ def test_a_truncate_whose_records_come_one_by_one(tmp_path: Path) -> None:
     ring.finish_and_ship(115, "c")
     sealed = ring.batch(130)
     assert sealed.state[table].generation == 2
+    accounted = total(sealed.accounting)
+    assert accounted.read_again == 3, "row 5 of a and b and row 6 of b, which the batch before had read"
+    assert accounted.updates_in - accounted.read_again == sum(segment.updates for segment in sealed.segments)
     assert told(ring.events(3)) == [("t", "truncate", None), ("c", None, (1, 5)), ("c", None, (2, 6))]
     assert ring.current() == expected == folded(ring.events())
 

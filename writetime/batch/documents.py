@@ -338,6 +338,7 @@ class Accounting(Document):
     ties: int = Field(default=0, description="Cells that won against one of another expiry by the rule of 3.11; the ring may differ.")
 
     undecided: int = Field(default=0, description="Updates, counted above, that were kept as no record says whether a TRUNCATE took them.")
+    read_again: int = Field(default=0, description="Updates, counted above, of archived segments read again for a TRUNCATE known late.")
 
     @property
     def balanced(self) -> bool:
