@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
-from tools.console import say
+from tools.console import progress_apart, say
 from tools.errors import ToolError
 
 
 def report(measure: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], *, as_json: bool) -> int:
     """Measure and show. The exit code: 1 if it could not be measured."""
     try:
-        # Progress is for people: of JSON, standard output holds nothing else.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        with progress_apart(as_json):
             figures = measure()
     except ToolError as error:
         say(str(error))

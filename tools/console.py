@@ -5,9 +5,11 @@ Knows nothing of what is being said.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from typing import Any
 
 from rich.console import Console
 
@@ -30,3 +32,8 @@ def step(title: str) -> Iterator[None]:
         say(f"✗ {title}: failed after {time.monotonic() - begun:.1f} s")
         raise
     say(f"✓ {title}: {time.monotonic() - begun:.1f} s")
+
+
+def progress_apart(as_json: bool) -> AbstractContextManager[Any]:
+    """Progress is for people: where JSON is wanted, standard output holds nothing else."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock, Thread
@@ -36,7 +36,7 @@ from tests import s3_server
 from tests.ring.cassandra import VERSIONS, Ring
 from tests.ring.node import Node
 from tests.shippers.process import shipping
-from tools.console import step
+from tools.console import progress_apart, step
 from tools.services import ports
 from writetime.store import open_store
 
@@ -62,8 +62,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--without-shipper", action="store_true", help="the load alone: the node has to reject writes")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(arguments)
-    # Progress is for people: of JSON, standard output holds nothing else.
-    with redirect_stdout(sys.stderr) if options.json else nullcontext():
+    with progress_apart(options.json):
         figures = measure(options)
     if options.json:
         print(json.dumps(figures, indent=2))

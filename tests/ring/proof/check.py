@@ -181,10 +181,11 @@ def _numbers(numbers: list[tuple[int, int]], teller: _Teller) -> Iterator[Mismat
 def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Container[names.SegmentRef] = frozenset()) -> Iterator[Mismatch]:
     """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold. Of
     segments that are `damaged` problems are expected."""
-    for account in [*sealed.accounting, total(sealed.accounting)]:
+    whole = total(sealed.accounting)
+    for account in [*sealed.accounting, whole]:
         if not account.balanced:
             yield Mismatch("account", where, account.table, ring="a balance", ours=account.model_dump())
-    accounted = total(sealed.accounting).updates_in - total(sealed.accounting).read_again
+    accounted = whole.updates_in - whole.read_again
     held = sum(outcome.updates for outcome in sealed.segments)
     for expected, what in ((held, "the segments' own counts"), (updates, "a count of the segments")):
         if expected is not None and accounted != expected:

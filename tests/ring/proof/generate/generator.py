@@ -225,7 +225,7 @@ class Generator:
             left, number = left - len(kinds) - SLACK, number + 1
             if left < 0:
                 # Which nodes keep a segment is up to late writes, too: not every attempt comes out as wanted.
-                return {kind: count // 2 if "kept segment" in kind else count for kind, count in counts.items()}
+                return {kind: -(-count // 2) if "kept segment" in kind else count for kind, count in counts.items()}
             counts.update(kinds)
 
     def __iter__(self) -> Iterator[Operation]:
