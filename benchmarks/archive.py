@@ -2,9 +2,8 @@
 
 Strategy: the segments that a real node wrote for `benchmarks.decode`, packed and unpacked at several levels of Zstandard, plain and as a
 node with `commitlog_compression: LZ4` leaves them. Then the whole care for a segment at the level of the configuration
-(`writetime.batch.shelve`), into a folder: read, pack, write, read back, unpack, compare, ledger, delete. One core, by the time of the CPU,
-for the machine may be busy; each figure is the best of the passes.
-"""
+(`writetime.pipeline.archive_packing`), into a folder: read, pack, write, read back, unpack, compare, ledger, delete. One core, by the time
+of the CPU, for the machine may be busy; each figure is the best of the passes."""
 
 from __future__ import annotations
 
@@ -22,16 +21,16 @@ from rich.table import Table
 from benchmarks import data
 from benchmarks.report import report
 from tests.commitlog.packed import repack
-from writetime import archived, names
-from writetime.batch.documents import LedgerEntry
-from writetime.batch.shelve import pack
-from writetime.config import ArchiveConfig
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.config.pipeline import ArchiveConfig
+from writetime.pipeline.archive_packing import pack
+from writetime.pipeline.documents import LedgerEntry
+from writetime.storage import layout, segment_object
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 LEVELS = (1, 3, 6, 9, 12, 19)
 SEALED_AT = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
-NODE = names.NodeName("ring", "dc1", "00000000-0000-4000-8000-000000000001")
+NODE = layout.NodeName("ring", "dc1", "00000000-0000-4000-8000-000000000001")
 
 
 def main(arguments: list[str]) -> int:
@@ -58,11 +57,11 @@ def measure(count: int, levels: Iterable[int], passes: int) -> dict[str, Any]:
 def levelled(contents: list[bytes], level: int, passes: int) -> dict[str, float]:
     """Of one level. `ratio`: bytes of segments for one that is stored."""
     size = sum(map(len, contents)) / 1e6
-    stored = [archived.pack(content, level) for content in contents]
+    stored = [segment_object.pack(content, level) for content in contents]
     return {
         "ratio": size * 1e6 / sum(map(len, stored)),
-        "pack_mb_cpu_s": size / best(passes, lambda: [archived.pack(content, level) for content in contents]),
-        "unpack_mb_cpu_s": size / best(passes, lambda: [archived.unpack("x.zst", each) for each in stored]),
+        "pack_mb_cpu_s": size / best(passes, lambda: [segment_object.pack(content, level) for content in contents]),
+        "unpack_mb_cpu_s": size / best(passes, lambda: [segment_object.unpack("x.zst", each) for each in stored]),
     }
 
 
@@ -79,7 +78,7 @@ def whole(contents: list[bytes], level: int, passes: int) -> float:
 
 def archive(store: LocalStore, number: int, content: bytes) -> str:
     """A segment as a batch leaves it."""
-    ref = names.SegmentRef(NODE, names.SegmentName(number, 7))
+    ref = layout.SegmentRef(NODE, layout.SegmentName(number, 7))
     name = ref.archived(SEALED_AT)
     store.put(name, content)
     entry = LedgerEntry(

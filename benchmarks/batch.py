@@ -37,13 +37,12 @@ from spark_jobs.session import spark_session
 from tools import ROOT
 from tools.console import say
 from tools.errors import ToolError
-from writetime import names
-from writetime.batch.documents import Manifest, Sealed, total
-from writetime.batch.plan import plan_ingest
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.segment import scan
-from writetime.config import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig
-from writetime.store import open_store
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.segment import scan
+from writetime.config.pipeline import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig
+from writetime.pipeline.documents import Manifest, Sealed, total
+from writetime.pipeline.planner import plan_ingest
+from writetime.storage import layout, open_store
 
 MEBIBYTE = 1 << 20
 CLUSTER = "bench"
@@ -137,10 +136,10 @@ def ship(url: str, logs: list[list[bytes]]) -> Manifest:
     store = open_store(url)
     start = datetime.now(UTC)
     for number, log in enumerate(logs):
-        node = names.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=number + 1)))
+        node = layout.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=number + 1)))
         for at, segment in enumerate(log):
             sealed_at = start + timedelta(minutes=at, seconds=number)
-            name = names.SegmentRef(node, names.SegmentName(at + 1, 7)).incoming
+            name = layout.SegmentRef(node, layout.SegmentName(at + 1, 7)).incoming
             store.put(name, segment, metadata={"sealed_at": sealed_at.isoformat()})
     manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
     assert manifest is not None

@@ -32,7 +32,7 @@ from typing import Any
 from tools import ROOT
 from tools.console import say, step
 from tools.errors import ServiceError, ToolError
-from writetime.commitlog import idx
+from writetime.cassandra.commitlog import idx
 
 FOLDER = ROOT / "var" / "bench" / "decode"
 SEGMENTS = 6

@@ -75,7 +75,7 @@ def measure(paths: list[Path], passes: int) -> dict[str, Any]:
 def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
     """Passes of both in turns; the best of each."""
     from tests.ring.judge import Judge
-    from writetime.commitlog.files import mapped
+    from writetime.cassandra.commitlog.files import mapped
 
     ours = Ours(paths, schema)
     java: list[dict[str, Any]] = []
@@ -116,23 +116,23 @@ class Ours:
     """Reads files, scans and decodes them; keeps the time that compiled code takes apart from the rest."""
 
     def __init__(self, paths: list[Path], schema: Path) -> None:
-        from writetime.commitlog import cells_kernel
+        from writetime.kernels import mutation_kernel
 
         self.paths = paths
         self.schema = schema_from(schema)
         self.kernel = 0.0
-        compiled: Callable[..., Any] = cells_kernel.decode
+        compiled: Callable[..., Any] = mutation_kernel.decode
 
         def timed(arguments: Any) -> None:
             begun = time.perf_counter()
             compiled(arguments)
             self.kernel += time.perf_counter() - begun
 
-        cells_kernel.decode = timed
+        mutation_kernel.decode = timed
 
     def run(self, open_file: Callable[[Path], bytes]) -> dict[str, Any]:
-        from writetime.commitlog.cells import decode_segment
-        from writetime.commitlog.segment import scan
+        from writetime.cassandra.commitlog.segment import scan
+        from writetime.kernels.mutation_decoder import decode_segment
 
         self.kernel = read = walk = 0.0
         mutations = cells = 0
@@ -166,13 +166,13 @@ def memory(paths: list[Path], schema: Path, size: int, folder: Path) -> dict[str
 
 def segment_of(paths: list[Path], size: int, segment_id: int) -> bytes:
     """A segment of about that size, of the mutations that the node wrote."""
-    from writetime.commitlog.encode import encode_segment
+    from writetime.cassandra.commitlog.encode import encode_segment
 
     return encode_segment(segment_id, 7, list(_bodies(paths, size - 64 * 1024)), per_section=1000, size=size)
 
 
 def _bodies(paths: list[Path], size: int) -> Iterator[bytes]:
-    from writetime.commitlog.segment import scan
+    from writetime.cassandra.commitlog.segment import scan
 
     while True:
         for path in paths:
@@ -199,9 +199,9 @@ def _child(name: str, *paths: Path) -> dict[str, Any]:
 
 
 def _decode_all(path: Path, schema: Any, *, keep: bool) -> list[Any]:
-    from writetime.commitlog.cells import decode_segment
-    from writetime.commitlog.files import mapped
-    from writetime.commitlog.segment import scan
+    from writetime.cassandra.commitlog.files import mapped
+    from writetime.cassandra.commitlog.segment import scan
+    from writetime.kernels.mutation_decoder import decode_segment
 
     chunks = decode_segment(scan(mapped(path), name=path.name), schema, engine="numba")
     return list(chunks) if keep else [0 for _ in chunks]
@@ -209,10 +209,10 @@ def _decode_all(path: Path, schema: Any, *, keep: bool) -> list[Any]:
 
 def _peak(schema: Path, path: Path, *, keep: bool) -> dict[str, Any]:
     known = schema_from(schema)
-    from writetime.commitlog import cells_buffers, kernel
+    from writetime.kernels import mutation_buffers, segment_walk
 
-    kernel.compile_ahead()
-    cells_buffers.compile_ahead()
+    segment_walk.compile_ahead()
+    mutation_buffers.compile_ahead()
     before = _resident("VmRSS")
     # From here on the peak counts anew.
     Path("/proc/self/clear_refs").write_text("5")
@@ -247,9 +247,9 @@ CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
 
 def learn(paths: list[Path], into: Path) -> None:
     """What the segments teach, before any clock runs: Java learns in a first pass of its own, too."""
-    from writetime.commitlog.dump import learn as learn_from
-    from writetime.commitlog.segment import scan
-    from writetime.schema.learn import SchemaLearner
+    from writetime.cassandra.commitlog.mutation_json import learn as learn_from
+    from writetime.cassandra.commitlog.segment import scan
+    from writetime.cassandra.schema.history import SchemaLearner
 
     learner = SchemaLearner()
     for path in paths:
@@ -258,7 +258,7 @@ def learn(paths: list[Path], into: Path) -> None:
 
 
 def schema_from(path: Path) -> Any:
-    from writetime.schema.learn import SchemaLearner
+    from writetime.cassandra.schema.history import SchemaLearner
 
     return SchemaLearner.from_json(path.read_text(encoding="utf-8")).schema()
 

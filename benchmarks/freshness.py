@@ -23,7 +23,8 @@ from rich.table import Table
 
 from tests.ring.cassandra import Ring
 from tests.shippers.process import shipping
-from writetime.store import Store, open_store
+from writetime.storage import open_store
+from writetime.storage.store import Store
 
 KEYSPACE = "fresh"
 ROW = 1000

@@ -34,32 +34,32 @@ from rich.table import Table as Grid
 
 from benchmarks.batch import Clock, config_of, cpu_seconds, forget, timed_job
 from benchmarks.report import report
-from spark_jobs.scan import key_bucket
 from spark_jobs.session import spark_session
-from spark_jobs.shards import INDEX
-from spark_jobs.shards import SCHEMA as RECORDS
+from spark_jobs.stages.scan import key_bucket
+from spark_jobs.state.shards import INDEX
+from spark_jobs.state.shards import SCHEMA as RECORDS
 from tests.schema.examples import create_keyspace, create_table
 from tools.console import say, step
 from tools.errors import ToolError
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Manifest, Sealed, ShardVersions, total
-from writetime.batch.plan import plan_ingest
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.config import PipelineConfig
-from writetime.cql.ordered import RowKeys, record_key
-from writetime.join import flat
-from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema, Table
-from writetime.schema.system import TABLES
-from writetime.store import Store, open_store
-from writetime.store.lease import Lease
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.system_tables import TABLES
+from writetime.cassandra.types.byte_comparable import RowKeys, record_key
+from writetime.config.pipeline import PipelineConfig
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Manifest, Sealed, ShardVersions, total
+from writetime.pipeline.planner import plan_ingest
+from writetime.storage import layout, open_store
+from writetime.storage.lease import Lease
+from writetime.storage.store import Store
 
 SIZES = (1_000_000, 10_000_000)
 CHANGED = 100_000
 AIM = 2.0
 CLUSTER = "bench"
-NODE = names.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=1)))
+NODE = layout.NodeName(CLUSTER, "dc1", str(uuid.UUID(int=1)))
 TEXT = 100
 SEGMENT_BYTES = 128 << 20
 WRITTEN_AT = 1_750_000_000_000_000
@@ -152,7 +152,7 @@ class Rows:
         """As the state remembers them: one flat row with other bytes in its places."""
         marks = b"\xa1" * 4, b"\xa2" * TEXT
         cells = tuple(Cell(name, WRITTEN_AT, mark) for name, mark in zip(("amount", "note"), marks, strict=True))
-        states = self._filled(flat.encode(Row((), Liveness(WRITTEN_AT), cells=cells)), marks, (_bytes(self.amounts), self.notes))
+        states = self._filled(row_codec.encode(Row((), Liveness(WRITTEN_AT), cells=cells)), marks, (_bytes(self.amounts), self.notes))
         mark = b"\xa3" * 8
         keys = self._filled(record_key(mark, RowKeys(table, {}).key(())), (mark,), (self.keys,))
         return pa.record_batch([keys, states, pa.nulls(len(self.keys), pa.int64())], schema=RECORDS)
@@ -259,8 +259,8 @@ class Bench:
 
     def _fill_shard(self, table: Table, versions: ShardVersions, bucket: int, records: list[pa.RecordBatch]) -> int:
         """Append records to a shard, and note it in its lease as the write of batch 1; the shard's version."""
-        uri = f"{self.config.bucket}/{names.state_shard(CLUSTER, str(table.id), versions.generation, bucket)}"
-        lease = names.state_lease(CLUSTER, str(table.id), versions.generation, bucket)
+        uri = f"{self.config.bucket}/{layout.state_shard(CLUSTER, str(table.id), versions.generation, bucket)}"
+        lease = layout.state_lease(CLUSTER, str(table.id), versions.generation, bucket)
         with Lease(self.store, lease) as held:
             mode: Any = "append" if versions.buckets[bucket] else "create"
             dataset = lance.write_dataset(pa.RecordBatchReader.from_batches(RECORDS, records), uri, mode=mode)
@@ -278,11 +278,11 @@ class Bench:
 
     def _reseal(self) -> None:
         """Let the seal of batch 1 name what was filled."""
-        self.store.put(names.batch_object(CLUSTER, 1, "sealed"), self.sealed.to_bytes())
+        self.store.put(layout.batch_object(CLUSTER, 1, "sealed"), self.sealed.to_bytes())
 
 
 def _ship(store: Store, segment: int, bodies: list[bytes]) -> Manifest:
-    name = names.SegmentRef(NODE, names.SegmentName(segment, 7)).incoming
+    name = layout.SegmentRef(NODE, layout.SegmentName(segment, 7)).incoming
     sealed_at = datetime.now(UTC) - timedelta(seconds=1)
     store.put(name, encode_segment(segment, 7, bodies, per_section=1000, size=SEGMENT_BYTES), metadata={"sealed_at": sealed_at.isoformat()})
     manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))

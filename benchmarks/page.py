@@ -27,17 +27,25 @@ from uuid import UUID
 import typer
 
 from tools import ROOT
-from writetime import names
-from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Mark, Problem, Sealed, SegmentInput, SegmentOutcome
-from writetime.batch.publish import Published
-from writetime.columns import Rules
-from writetime.status.batches import Batches
-from writetime.store import open_store
+from writetime.events.masking import Rules
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import (
+    Accounting,
+    LedgerEntry,
+    Manifest,
+    Mark,
+    Problem,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+)
+from writetime.pipeline.publish_progress import Published
+from writetime.storage import layout, open_store
 
 CLUSTER = "production"
 PLACES = (("eu-west", 7), ("eu-central", 5))
 NODES = [
-    names.NodeName(CLUSTER, dc, str(UUID(int=random.Random(f"{dc}{n}").getrandbits(128), version=4)))
+    layout.NodeName(CLUSTER, dc, str(UUID(int=random.Random(f"{dc}{n}").getrandbits(128), version=4)))
     for dc, count in PLACES
     for n in range(count)
 ]
@@ -68,10 +76,10 @@ class Fleet:
                 "release_version": "5.0.6",
                 "tokens": ["1"] * 16,
             }
-            self._put(names.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
+            self._put(layout.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
         room = {"at": now.isoformat(), "level": "warn", "share": 0.71, "used": 2908 << 20, "limit": 4 << 30, "disk_free": 61 << 30}
-        self._put(names.node_space(NODES[2], now, "warn"), json.dumps(room).encode())
-        self._put(names.published(CLUSTER), Published(batch=self.batches, events=0).to_bytes())
+        self._put(layout.node_space(NODES[2], now, "warn"), json.dumps(room).encode())
+        self._put(layout.published(CLUSTER), Published(batch=self.batches, events=0).to_bytes())
         for index in range(20):
             self._put(self._ref(NODES[index % 12], 10**7 + index).incoming, b"x" * 100)
         return entries
@@ -134,7 +142,7 @@ class Fleet:
             events=sum(account.events for account in accounting),
         )
         for what, document in (("manifest", manifest.to_bytes()), ("schema", SCHEMA), ("local", b"{}"), ("sealed", sealed.to_bytes())):
-            self._put(names.batch_object(CLUSTER, number, what), document)
+            self._put(layout.batch_object(CLUSTER, number, what), document)
 
     def _ledger(self, number: int, segment: SegmentInput, outcome: SegmentOutcome, *, waits: bool) -> None:
         target = None if waits else segment.ref.archived(segment.sealed_at)
@@ -153,7 +161,7 @@ class Fleet:
         self._put(segment.ref.ledger, entry.to_bytes())
         self._put(target or segment.object, b"x", at=segment.sealed_at)
 
-    def _quarantine(self, ref: names.SegmentRef, number: int) -> Problem:
+    def _quarantine(self, ref: layout.SegmentRef, number: int) -> Problem:
         stem = ref.quarantined(4711 * number, 412)
         message = "the frame's CRC32 is 5f0c1b7e, its bytes have 0c41d0aa"
         problem = Problem(kind="corrupt_frame", position=4711 * number, size=412, message=message, quarantined_as=f"{stem}.bin")
@@ -161,8 +169,8 @@ class Fleet:
         self._put(f"{stem}.json", json.dumps({**problem.model_dump(), "batch": number, "object": ref.incoming}).encode())
         return problem
 
-    def _ref(self, node: names.NodeName, number: int) -> names.SegmentRef:
-        return names.SegmentRef(node, names.SegmentName(1_777_890_000_000 + number, 7))
+    def _ref(self, node: layout.NodeName, number: int) -> layout.SegmentRef:
+        return layout.SegmentRef(node, layout.SegmentName(1_777_890_000_000 + number, 7))
 
     def _put(self, name: str, data: bytes, *, at: datetime | None = None) -> None:
         """Without a sync, and with what the store notes beside an object: what is measured is reading."""

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from writetime import names
-from writetime.batch.documents import LedgerEntry, Manifest, Sealed, SegmentOutcome
-from writetime.batch.plan import history, plan_ingest
+from writetime.charts import text_table
 from writetime.errors import ObjectNotFound, PreconditionFailed
-from writetime.picture import text_table
-from writetime.store import ObjectInfo
+from writetime.pipeline.documents import LedgerEntry, Manifest, Sealed, SegmentOutcome
+from writetime.pipeline.planner import history, plan_ingest
+from writetime.storage import layout
+from writetime.storage.store import ObjectInfo
 
 CLUSTER = "bench"
 SEGMENT_BYTES = 32 << 20
@@ -97,7 +97,7 @@ def _measured(answer: Connection, made: Callable[[], Listing], plan: Callable[[A
 def _manifest(objects: int, nodes: int) -> bytes:
     store = Listing(nodes, incoming=min(objects, 2 * PAGE))
     plan_ingest(store, CLUSTER, now=NOW)
-    return store.documents[names.batch_object(CLUSTER, 1, "manifest")]
+    return store.documents[layout.batch_object(CLUSTER, 1, "manifest")]
 
 
 def _each(manifest: Manifest) -> int:
@@ -126,7 +126,7 @@ def _sealed(store: Listing, last: int) -> Listing:
     manifest = Manifest(number=last, kind="ingest", cluster=CLUSTER, created_at=NOW, now=int(NOW.timestamp()), base=last - 1, segments=[])
     seal = Sealed(number=last, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={})
     for what, document in (("manifest", manifest.to_bytes()), ("sealed", seal.to_bytes()), ("archived", b"{}")):
-        store.documents[names.batch_object(CLUSTER, last, what)] = document
+        store.documents[layout.batch_object(CLUSTER, last, what)] = document
     return store
 
 
@@ -153,19 +153,19 @@ class Listing:
             self.requests += 1
 
     def _found(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        if prefix == names.incoming_prefix(CLUSTER):
+        if prefix == layout.incoming_prefix(CLUSTER):
             yield from (self._segment(at) for at in range(self.incoming))
-        elif prefix == names.batches_prefix(CLUSTER) and self.batches:
+        elif prefix == layout.batches_prefix(CLUSTER) and self.batches:
             first = int(start_after.rpartition("/")[2] or 0) + 1 if start_after else 1
             for number in range(first, self.batches + 1):
-                yield from (self._document(names.batch_object(CLUSTER, number, what)) for what in _DOCUMENTS)
+                yield from (self._document(layout.batch_object(CLUSTER, number, what)) for what in _DOCUMENTS)
         else:
             yield from (self._document(name) for name in sorted(self.documents) if name.startswith(prefix) and name > start_after)
 
     def _segment(self, at: int) -> ObjectInfo:
         each = -(-self.incoming // self.nodes)
-        node = names.NodeName(CLUSTER, "dc1", str(UUID(int=at // each)))
-        name = names.SegmentRef(node, names.SegmentName(_FIRST_ID + at % each, 7)).incoming
+        node = layout.NodeName(CLUSTER, "dc1", str(UUID(int=at // each)))
+        name = layout.SegmentRef(node, layout.SegmentName(_FIRST_ID + at % each, 7)).incoming
         sealed_at = NOW - timedelta(seconds=30 * (each - at % each))
         metadata = {"sealed_at": sealed_at.isoformat(), "host_id": node.host_id, "ending": "completed"}
         return ObjectInfo(name, SEGMENT_BYTES, 1_777_000_000_000_000 + at, at, NOW, metadata)

@@ -34,18 +34,18 @@ from benchmarks import data
 from benchmarks.batch import config_of, cpu_seconds, replicas, ship
 from benchmarks.report import report
 from spark_jobs import ingest
-from spark_jobs.kafka import ensure_topics
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.kafka import ensure_topics
 from tools import jars
 from tools.console import say, step
 from tools.errors import ToolError
 from tools.services.kafka import Kafka
-from writetime.batch.plan import read_schema
-from writetime.batch.publish import Published
-from writetime.config import KafkaConfig, PipelineConfig
-from writetime.store import open_store
+from writetime.config.pipeline import KafkaConfig, PipelineConfig
+from writetime.pipeline.planner import read_schema
+from writetime.pipeline.publish_progress import Published
+from writetime.storage import open_store
 
 WAYS = ("ours", "same records", "plain")
 TABLE = f"{data.KEYSPACE}.orders"

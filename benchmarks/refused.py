@@ -20,11 +20,11 @@ from uuid import UUID
 
 from spark_jobs import ingest
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, insert
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.commitlog.encode import encode_mutation
-from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema, Table
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.pipeline.archiver import archive
+from writetime.storage import layout
 
 HOT = Table(
     "shop",
@@ -56,8 +56,8 @@ def main() -> int:
         started = time.perf_counter()
         archive(ring.store, CLUSTER, sealed.number)
         archived = time.perf_counter() - started
-        kept = list(ring.store.list(names.quarantine_prefix(CLUSTER)))
-        size = next(info.size for info in ring.store.list(names.batch_object(CLUSTER, sealed.number, "sealed")))
+        kept = list(ring.store.list(layout.quarantine_prefix(CLUSTER)))
+        size = next(info.size for info in ring.store.list(layout.batch_object(CLUSTER, sealed.number, "sealed")))
         refused = sum(outcome.refused_frames for outcome in sealed.segments)
     print(f"{refused} frames of a table that is {options.table}, in {len(manifest.segments)} segments")
     print(f"batch {seconds:.1f} s ({cpu.seconds:.0f} s of CPU, load {os.getloadavg()[0]:.1f}), archive {archived:.1f} s")

@@ -37,8 +37,8 @@ from tools.console import say
 from tools.errors import ToolError
 from tools.services.airflow import Airflow
 from tools.services.kafka import Kafka
-from writetime.batch.plan import history
-from writetime.store import open_store
+from writetime.pipeline.planner import history
+from writetime.storage import open_store
 
 CLUSTER = "bench"
 TOPIC = "bench.fresh.rows"

@@ -23,10 +23,10 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from spark_jobs.shards import INDEX, SCHEMA, Record, Shard, upsert
+from spark_jobs.state.shards import INDEX, SCHEMA, Record, Shard, upsert
 from tools.console import say
-from writetime.cql.ordered import record_key
-from writetime.store import open_store
+from writetime.cassandra.types.byte_comparable import record_key
+from writetime.storage import open_store
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "var/bench/state"

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests import gcs_server, s3_server
-from writetime.store import open_store
+from writetime.storage import open_store
 
 MB = 1 << 20
 Send = Callable[[str, Path], object]

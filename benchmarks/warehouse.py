@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table as Grid
 
-from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse, current_schema, merge_statement
+from spark_jobs.sinks.iceberg import Warehouse, current_schema, merge_statement
+from spark_jobs.stages.table_rows import RowShape
 from tools import ROOT
-from writetime.config import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig, WarehouseConfig
-from writetime.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.config.pipeline import CatalogConfig, ClusterConfig, PipelineConfig, SparkConfig, WarehouseConfig
 
 Writes = Literal["merge-on-read", "copy-on-write"]
 BATCHES = 3

@@ -14,7 +14,7 @@ from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.exceptions import AirflowException
 from writetime_page import link
 
-from writetime.config import NotifierConfig, PipelineConfig, load
+from writetime.config.pipeline import NotifierConfig, PipelineConfig, load
 from writetime.errors import ConfigError
 
 TOLD_BEFORE: Final = "writetime_told_before"

@@ -26,23 +26,31 @@ from writetime_notices import TOLD_BEFORE
 from writetime_page import address, link
 from writetime_settings import table_asset
 
-from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.check import check_segment
-from writetime.batch.documents import Manifest
-from writetime.batch.plan import history, plan_ingest, plan_maintain, plan_replay, read_sealed, store_clock
-from writetime.batch.publish import publish_due, read_published, tell_of
-from writetime.batch.refused import failed_tables, let_in, waiting_segments, why_still
-from writetime.bootstrap.run import due
-from writetime.commitlog.keystore import Keystore
-from writetime.config import PipelineConfig, load
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.config.airflow import SETTING
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, WritetimeError
-from writetime.last_words import listening
-from writetime.names import SegmentRef, touched_prefix
-from writetime.pipelines import SETTING
-from writetime.quarantine import release
-from writetime.status.batches import Batches
-from writetime.status.watch import watch
-from writetime.store import Store, open_store
+from writetime.monitoring.watch import watch
+from writetime.pipeline.archiver import archive, mark_for_retry
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.bootstrap.run import due
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.job_result import listening
+from writetime.pipeline.planner import (
+    history,
+    plan_ingest,
+    plan_maintain,
+    plan_replay,
+    read_sealed,
+    store_clock,
+)
+from writetime.pipeline.publish_progress import publish_due, read_published, tell_of
+from writetime.pipeline.quarantine.rejected_tables import failed_tables, let_in, waiting_segments, why_still
+from writetime.pipeline.quarantine.retry import release
+from writetime.pipeline.segment_check import check_segment
+from writetime.storage import open_store
+from writetime.storage.layout import SegmentRef, touched_prefix
+from writetime.storage.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRETS = ("WRITETIME_CQL_PASSWORD", "WRITETIME_CQL_KEY_PASSWORD", "WRITETIME_KEYSTORE_PASSWORD", "WRITETIME_KEYSTORE_KEY_PASSWORD")

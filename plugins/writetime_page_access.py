@@ -25,10 +25,10 @@ from fastapi import FastAPI, HTTPException, Request
 from writetime_page_app import INGEST, REPLAY, Shown, Started, build, build_all
 from writetime_settings import dag_id
 
+from writetime.config.airflow import SETTING, Pipeline, files, pipelines
 from writetime.errors import ConfigError
-from writetime.pipelines import SETTING, Pipeline, files, pipelines
-from writetime.status.batches import Batches
-from writetime.store import open_store
+from writetime.pipeline.batch_history import Batches
+from writetime.storage import open_store
 
 
 class AirflowAccess:

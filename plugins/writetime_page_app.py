@@ -1,9 +1,9 @@
 """The page: rings, segments, batches, tables, checks, quarantine, and three buttons. Server-rendered; without scripts it shows the same.
 Where Airflow has several pipelines, each has such a page below `pipeline/<name>/`, and above them is one that lists them.
 
-Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very
-origin, by somebody who may trigger that DAG. Names come from nodes and from forms: the templates escape all of them, and none is taken for
-an object before it was found. What is shown comes from `writetime.status`, and nothing is worked out here. Knows Airflow only as `Access`.
+Strategy: every request is by somebody whom Airflow knows and who may read; nothing is changed but by POST, from a page of this very origin,
+by somebody who may trigger that DAG. Names come from nodes and from forms: the templates escape all of them, and none is taken for an
+object before it was found. What is shown comes from `writetime.monitoring`, and nothing is worked out here. Knows Airflow only as `Access`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException as AnyHTTPException
 from writetime_page_draw import bars, completeness_map, heat_map, lag_plot
 
-from writetime import archived, names
-from writetime.batch.archive import mark_for_retry
-from writetime.batch.check import known_schema
-from writetime.batch.documents import Manifest
-from writetime.batch.maintained import read_maintained
-from writetime.batch.plan import expect_replayable, read_sealed
-from writetime.batch.shelve import read_shelved
-from writetime.batch.void import expect_open, void
-from writetime.columns import Rules
-from writetime.cql.names import is_beside
 from writetime.errors import BatchError, WritetimeError
-from writetime.status import checks, ledger, quarantine
-from writetime.status.batches import WINDOW, Batches
-from writetime.status.nodes import RingStatus, coverage, ring
-from writetime.status.tables import tables
-from writetime.status.text import span
-from writetime.threads import at_once
+from writetime.events.masking import Rules
+from writetime.events.naming import is_beside
+from writetime.monitoring import checks, ledger
+from writetime.monitoring.nodes import RingStatus, coverage, ring
+from writetime.monitoring.status import span
+from writetime.monitoring.tables import tables
+from writetime.pipeline.archive_packing import read_shelved
+from writetime.pipeline.archiver import mark_for_retry
+from writetime.pipeline.batch_history import WINDOW, Batches
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.maintenance_report import read_maintained
+from writetime.pipeline.planner import expect_replayable, read_sealed
+from writetime.pipeline.quarantine import contents
+from writetime.pipeline.segment_check import known_schema
+from writetime.pipeline.void import expect_open, void
+from writetime.storage import layout, segment_object
+from writetime.storage.concurrency import at_once
 
 FILES: Final = Path(__file__).resolve().parent / "writetime_page_files"
 INGEST, REPLAY = "cdc_ingest", "cdc_replay"
@@ -256,17 +257,17 @@ def _add_check_views(app: FastAPI, shown: Shown, access: Access) -> None:
 def _add_quarantine_views(app: FastAPI, shown: Shown, access: Access) -> None:
     @app.get("/quarantine")
     def pieces(request: Request, cursor: str = "") -> Response:
-        found, following = quarantine.quarantined(shown.open_batches(), cursor=cursor)
+        found, following = contents.quarantined(shown.open_batches(), cursor=cursor)
         return _page(request, "quarantine", pieces=found, more=urlencode({"cursor": following}) if following else "")
 
     @app.get("/quarantine/piece")
     def piece(request: Request, name: str) -> Response:
         batches = shown.open_batches()
-        kept = quarantine.piece(batches, name)
+        kept = contents.piece(batches, name)
         if kept is None:
             raise HTTPException(404, "There is nothing of that name in quarantine.")
         values = access.shows_values and access.may_trigger(request.state.page_user, shown.ingest)
-        look = quarantine.look(batches, kept, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
+        look = contents.look(batches, kept, known_schema(batches.store, batches.cluster), shown.rules(), values=values)
         return _page(request, "piece", kept=kept, look=look)
 
 
@@ -451,7 +452,7 @@ def _hours(start: str, end: str) -> tuple[tuple[datetime, datetime] | None, str]
 def _archived(batches: Batches, begin: datetime, until: datetime) -> int:
     """Segments that the archive holds of those hours, as far as they are counted."""
     hours = (begin + timedelta(hours=n) for n in range(int((until - begin) / timedelta(hours=1))))
-    found = (info for hour in hours for info in archived.listed(batches.store, names.archive_hour_prefix(batches.cluster, hour)))
+    found = (info for hour in hours for info in segment_object.listed(batches.store, layout.archive_hour_prefix(batches.cluster, hour)))
     return sum(1 for _ in islice(found, ledger.PAGE * 50))
 
 

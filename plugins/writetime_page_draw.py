@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from writetime import names
-from writetime.status.batches import BatchFacts
-from writetime.status.checks import Completeness
-from writetime.status.nodes import Coverage
-from writetime.status.text import span
+from writetime.monitoring.checks import Completeness
+from writetime.monitoring.nodes import Coverage
+from writetime.monitoring.status import span
+from writetime.pipeline.batch_history import BatchFacts
+from writetime.storage import layout
 
 _LEVELS = 5
 _NICE = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
@@ -97,7 +97,7 @@ class Heat:
     minutes: int
 
 
-def heat_map(coverage: Coverage, addresses: dict[names.NodeName, str]) -> Heat | None:
+def heat_map(coverage: Coverage, addresses: dict[layout.NodeName, str]) -> Heat | None:
     """Whose log is there for which time. None where nothing is."""
     if not coverage.starts:
         return None

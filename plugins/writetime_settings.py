@@ -1,9 +1,9 @@
 """What the DAGs need to know while they are parsed: names, schedules, defaults of tasks, by the pipelines' YAMLs. Opens no store.
 
 Strategy: a DAG file makes its DAG once for each of `settings()`. One file in WRITETIME_CONFIG gives the DAGs their plain names, several put
-`__<pipeline>` behind them (`writetime.pipelines`). A YAML that cannot be used has no DAGs and takes none from the others; `tell_problems`
-makes it an import error, which Airflow shows on top of every page. The YAMLs are read at each parse, so that nothing is to be restarted.
-"""
+`__<pipeline>` behind them (`writetime.config.airflow`). A YAML that cannot be used has no DAGs and takes none from the others;
+`tell_problems` makes it an import error, which Airflow shows on top of every page. The YAMLs are read at each parse, so that nothing is to
+be restarted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, AssetOrTimeSchedule, CronTriggerTimetable
 from writetime_notices import Notice, notifier
 
-from writetime.config import AirflowConfig
+from writetime.config.airflow import SETTING, Pipeline, Pipelines, pipelines
+from writetime.config.pipeline import AirflowConfig
 from writetime.errors import ConfigError
-from writetime.pipelines import SETTING, Pipeline, Pipelines, pipelines
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shippers.folder import Found, State
 from shippers.open_file_probe import nobody_writes
-from writetime.commitlog import descriptor
+from writetime.cassandra.commitlog import descriptor
 from writetime.errors import SegmentError, ShipError
 
 _ASKED = (State.PREALLOCATED, State.GROWING, State.MOVED_IN)

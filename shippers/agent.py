@@ -29,18 +29,27 @@ from typing import Any
 import structlog
 import tenacity
 
-from shippers import guard, metrics, node, report, schema_snapshot, spill, truncations, upload
+from shippers import (
+    disk_space,
+    metrics,
+    node_identity,
+    report,
+    schema_snapshot,
+    spill,
+    truncations,
+    upload,
+)
 from shippers.cdc_settings import SettingsMonitor
+from shippers.disk_space import Level, Pace
 from shippers.folder import Found, State
-from shippers.guard import Level, Pace
 from shippers.lock import only_shipper
+from shippers.scan import OURS, THE_NODES, View
 from shippers.tail import Tail
-from shippers.view import OURS, THE_NODES, View
-from writetime import names
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ChecksumMismatch, ConfigError, PreconditionFailed, ShipError, StoreError, WritetimeError
-from writetime.names import SegmentRef
-from writetime.store import Store
+from writetime.storage import layout
+from writetime.storage.layout import SegmentRef
+from writetime.storage.store import Store
 
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 30.0
@@ -93,9 +102,9 @@ class Round:
 class Agent:
     """A shipper for one cdc_raw folder. `link` is None when nothing is asked of the node; `pause` seeds the back-off, in seconds."""
 
-    def __init__(self, config: PipelineConfig, store: Store, *, link: node.Link | None, stop: Event, pause: float = 0.5) -> None:
+    def __init__(self, config: PipelineConfig, store: Store, *, link: node_identity.Link | None, stop: Event, pause: float = 0.5) -> None:
         self._config = config
-        self._node = node.require_node(config)
+        self._node = node_identity.require_node(config)
         self._store = store
         self._link = link
         self._stop = stop
@@ -103,8 +112,8 @@ class Agent:
         self._measured = upload.Measured()
         self._pace = Pace(self._node.ship.rate, stop)
         self._log = structlog.get_logger("ship").bind(folder=str(self._node.cdc_raw), store=store.url)
-        self._facts: node.NodeFacts | None = None
-        self._named: node.NodeFacts | None = None
+        self._facts: node_identity.NodeFacts | None = None
+        self._named: node_identity.NodeFacts | None = None
         self._schema_version: str | None = None
         self._schema_shipped = schema_snapshot.Shipped.recall(self._node.state)
         self._disagreed = 0
@@ -127,7 +136,7 @@ class Agent:
         self._tails: list[metrics.TailSeen] = []
         self._tails_failed: list[WritetimeError] = []
         self._next_fill = time.monotonic() + (self._node.ship.filler.every_seconds if self._node.ship.filler else 0.0)
-        self._resting: dict[names.SegmentName, tuple[float, WritetimeError]] = {}
+        self._resting: dict[layout.SegmentName, tuple[float, WritetimeError]] = {}
         self.metrics = metrics.Metrics()
         self.pulse = metrics.Pulse()
 
@@ -288,7 +297,7 @@ class Agent:
             self._level = view.level
         return view
 
-    def _report(self, facts: node.NodeFacts, result: Round) -> None:
+    def _report(self, facts: node_identity.NodeFacts, result: Round) -> None:
         """Write the node's status into the bucket, if one is due and the store answers. That it cannot be written stops nothing."""
         now = datetime.now(UTC)
         if result.unanswered or self._view is None or self._reported_last.is_recent(now):
@@ -323,7 +332,7 @@ class Agent:
         if self._level is not Level.OK:
             return here + aside
         # The sort is stable: of two with one name, the one that was put aside is the older.
-        return sorted(aside + here, key=lambda found: found[1].segment or names.SegmentName(0, 0))
+        return sorted(aside + here, key=lambda found: found[1].segment or layout.SegmentName(0, 0))
 
     def _has_come_short(self, result: Round) -> bool:
         """Whether the node has got into an alarm by segments that it completed since the round began, and that come before any aside.
@@ -395,7 +404,7 @@ class Agent:
         """Whether a spill still helps, after so many bytes: not where the disk itself is full, which a node that goes on writing would
         fill to the brim. By arithmetic and a look at the disk: a folder of thousands of files is not listed for each of them."""
         self.pulse.beat()
-        space = guard.measure(self._node.cdc_raw, (), view.space.limit)
+        space = disk_space.measure(self._node.cdc_raw, (), view.space.limit)
         return replace(view.space, used=view.space.used - moved, free=space.free).may_spill(self._node.ship)
 
     def _fill(self, result: Round) -> None:
@@ -444,20 +453,20 @@ class Agent:
                 self._log.warning("failed to note the shipper's status", message=str(error), hint="Check node.state_dir and its disk.")
             self._noting_fails = True
 
-    def _remember(self, notes: Path, facts: node.NodeFacts) -> None:
+    def _remember(self, notes: Path, facts: node_identity.NodeFacts) -> None:
         try:
-            node.remember(notes, facts)
+            node_identity.remember(notes, facts)
         except ShipError as error:
             # Of use at a start while the node is down, and no reason to let segments wait, least of all on a full disk.
             self._log.warning("failed to persist the node's identity", **error.as_dict())
 
     # --- who the node is, and its schema
 
-    def _identify(self) -> node.NodeFacts:
+    def _identify(self) -> node_identity.NodeFacts:
         """Who the node is. Asked until it has answered, and anew over every new connection; until then, what was known before has to do."""
         if self._facts is not None and (self._link is None or self._link.introduced):
             return self._facts
-        notes, answer, unanswered = node.notes_file(self._node), {}, False
+        notes, answer, unanswered = node_identity.notes_file(self._node), {}, False
         if self._link is not None:
             try:
                 answer = self._link.facts()
@@ -466,8 +475,8 @@ class Agent:
                 unanswered = True
                 if self._facts is not None:
                     return self._facts
-        recalled = node.recall(notes)
-        facts = node.merge(self._config, answer, recalled, unanswered=unanswered)
+        recalled = node_identity.recall(notes)
+        facts = node_identity.merge(self._config, answer, recalled, unanswered=unanswered)
         # Of the two the notes may be the older: they cannot always be written.
         before = self._facts.host_id if self._facts is not None else recalled.get("host_id", facts.host_id)
         if answer and before != facts.host_id:
@@ -482,7 +491,7 @@ class Agent:
             self._facts = facts
         return facts
 
-    def _ship_schema(self, facts: node.NodeFacts) -> None:
+    def _ship_schema(self, facts: node_identity.NodeFacts) -> None:
         """Ship the schema if its version is new to this run; a schema that cannot be had holds up no segment."""
         try:
             if (snapshot := self._new_snapshot()) is not None:
@@ -503,13 +512,13 @@ class Agent:
             return _read_snapshot(self._node.schema_file)
         return None
 
-    def _put_schema(self, facts: node.NodeFacts, snapshot: dict[str, Any]) -> None:
+    def _put_schema(self, facts: node_identity.NodeFacts, snapshot: dict[str, Any]) -> None:
         """Ship a snapshot that the node's prefix does not have yet. Each node ships its own: it has no right to look at another's."""
         version, agreed = snapshot["schema_version"], snapshot.get("agreed", False)
         # Of a version that peers did not have yet there is another copy once they have: only that one says what is gone.
         shipped = schema_snapshot.Shipped(self._store.url, facts.name.path, f"{version}-agreed" if agreed else version)
         if self._schema_shipped not in (shipped, replace(shipped, label=f"{version}-agreed")):
-            name = names.node_schema(facts.name, datetime.fromisoformat(snapshot["taken_at"]), shipped.label)
+            name = layout.node_schema(facts.name, datetime.fromisoformat(snapshot["taken_at"]), shipped.label)
             # It is there if an answer was lost on the way: its name holds the second and the version.
             with suppress(PreconditionFailed):
                 self._store.put(name, json.dumps(snapshot, indent=1).encode() + b"\n", if_generation=0)
@@ -527,7 +536,7 @@ class Agent:
             # The next start ships it once more.
             self._log.warning("failed to note the shipped schema", message=str(error), hint="Check node.state_dir.")
 
-    def _ship_truncations(self, facts: node.NodeFacts) -> None:
+    def _ship_truncations(self, facts: node_identity.NodeFacts) -> None:
         """Ship what the node records of its TRUNCATEs, if that is new or a day old; none of it holds up a segment."""
         if self._link is None:
             return
@@ -547,7 +556,7 @@ class Agent:
 
     # --- segments
 
-    def _ship_segment(self, facts: node.NodeFacts, folder: Path, item: Found, result: Round) -> None:
+    def _ship_segment(self, facts: node_identity.NodeFacts, folder: Path, item: Found, result: Round) -> None:
         assert item.segment is not None
         ref = SegmentRef(facts.name, item.segment)
         log = self._log.bind(segment=item.name)
@@ -614,7 +623,7 @@ class Agent:
         place = self._tail.reached(SegmentRef(self._named.name, item.segment))
         return None if place is None else place.logical
 
-    def _ship_tail(self, facts: node.NodeFacts, item: Found) -> WritetimeError | None:
+    def _ship_tail(self, facts: node_identity.NodeFacts, item: Found) -> WritetimeError | None:
         """Ship one segment's tail; what went wrong. Tried again at the next look if the store did not answer, else after a while."""
         assert item.segment is not None
         assert item.reached is not None

@@ -4,7 +4,7 @@ Strategy: `system_views.settings` is read in one query, by the names of every re
 a unit in the value; from 4.1 on the value carries its unit, and the old names are there too. 3.11 has no such table, and a user may not
 be allowed to read it: then nothing is known, and nothing claimed. Settings change at run time (JMX) and at restarts, so they are read
 again once a minute; each change that makes the node drop writes is one error in the log. What the settings mean is
-`writetime.cdc_settings`.
+`writetime.cassandra.cdc_settings`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from writetime.cdc_settings import CdcSettings
+from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.errors import ShipError
 
 EVERY_SECONDS: Final = 60.0

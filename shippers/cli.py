@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from shippers import node
-    from writetime.config import PipelineConfig
+    from shippers import node_identity
+    from writetime.config.pipeline import PipelineConfig
 
 
 def ship(
@@ -35,7 +35,7 @@ def ship(
     as_json: Annotated[bool, typer.Option("--json", help="With --status and --dry-run: JSON instead of a table.")] = False,
 ) -> None:
     """Ship finished segments from this node's cdc_raw into the bucket, verify them, and only then delete them here."""
-    from writetime.config import load
+    from writetime.config.pipeline import load
 
     if (wanted := sum((once, drain, status, dry_run))) > 1:
         raise typer.BadParameter("--once, --drain, --status and --dry-run exclude each other")
@@ -53,8 +53,8 @@ def ship(
 def _run(settings: PipelineConfig, *, once: bool, drain: bool) -> bool:
     from shippers import io_priority, metrics, systemd
     from shippers.agent import Agent, Mode
-    from shippers.node import require_node
-    from writetime.store import open_store
+    from shippers.node_identity import require_node
+    from writetime.storage import open_store
 
     node = require_node(settings)
     configure_log()
@@ -81,7 +81,7 @@ def _show_status(settings: PipelineConfig, as_json: bool) -> None:
 
 def _show_dry_run(settings: PipelineConfig, as_json: bool) -> None:
     from shippers.status import dry_run, dry_run_table
-    from writetime.store import open_store
+    from writetime.storage import open_store
 
     with _link(settings) as link:
         plans = dry_run(settings, open_store(settings.bucket), link)
@@ -99,15 +99,15 @@ def _print(document: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
 
 
 @contextlib.contextmanager
-def _link(settings: PipelineConfig | None) -> Iterator[node.Link | None]:
+def _link(settings: PipelineConfig | None) -> Iterator[node_identity.Link | None]:
     """CQL to the node, if the configuration wants it asked."""
-    from shippers import node
+    from shippers import node_identity
 
-    wanted = settings and node.require_node(settings)
+    wanted = settings and node_identity.require_node(settings)
     if not wanted or not wanted.address or not wanted.connect:
         yield None
         return
-    with node.Link(wanted) as link:
+    with node_identity.Link(wanted) as link:
         yield link
 
 

@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from writetime.config import FillerConfig
+from writetime.cassandra.token_ring import token
+from writetime.config.pipeline import FillerConfig
 from writetime.errors import ConfigError
-from writetime.ownership import token
 
 PIECE = 128 << 10
 """Bytes of one write: far under any max_mutation_size, and few enough of them for 32 MiB."""

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from writetime.commitlog.idx import parse
+from writetime.cassandra.commitlog.idx import parse
 from writetime.errors import NotASegment, ShipError
-from writetime.names import SegmentName
+from writetime.storage.layout import SegmentName
 
 _IDX = re.compile(r"(CommitLog-\d+-\d+)_cdc\.idx")
 _COMPLETED = re.compile(rb"(\d+)\r?\nCOMPLETED\s*")

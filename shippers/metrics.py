@@ -24,7 +24,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from shippers import systemd
-from writetime.cdc_settings import CdcSettings
+from writetime.cassandra.cdc_settings import CdcSettings
 
 NOTE = "status.json"
 STILL_ALIVE_SECONDS = 900.0

@@ -23,14 +23,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from shippers.guard import Level, Space
+from shippers.disk_space import Level, Space
 from shippers.metrics import Sight, TailSeen
-from shippers.node import NodeFacts
-from writetime import names
-from writetime.cdc_settings import CdcSettings
+from shippers.node_identity import NodeFacts
+from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.errors import PreconditionFailed
-from writetime.store import Store
-from writetime.store.checksum import crc32c
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.store import Store
 
 NOTE: Final = "report.json"
 GAP: Final = timedelta(minutes=1)
@@ -97,10 +97,10 @@ def about(
     return known, {"at": now.isoformat(timespec="seconds"), **node, "space": {"level": level.text, **room}, "log": log}
 
 
-def report(store: Store, node: names.NodeName, document: dict[str, Any], now: datetime) -> str:
+def report(store: Store, node: layout.NodeName, document: dict[str, Any], now: datetime) -> str:
     """Create the object; its name. StoreError."""
     content = json.dumps(document, indent=1).encode() + b"\n"
-    name = names.node_status(node, now, f"{crc32c(content):08x}")
+    name = layout.node_status(node, now, f"{crc32c(content):08x}")
     # It is there if an answer was lost on the way: its name holds the second and the content.
     with suppress(PreconditionFailed):
         store.put(name, content, if_generation=0)

@@ -13,18 +13,18 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from shippers import metrics, node, upload
+from shippers import metrics, node_identity, upload
 from shippers.folder import Found, State
-from shippers.view import OURS, View
-from writetime.config import PipelineConfig
+from shippers.scan import OURS, View
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError, WritetimeError
-from writetime.names import SegmentRef
-from writetime.store import Store
+from writetime.storage.layout import SegmentRef
+from writetime.storage.store import Store
 
 
 def status(config: PipelineConfig) -> dict[str, Any]:
     """Room, lag, files, and the shipper's last look (None if there was none). Sizes in bytes, times in s since the epoch."""
-    wanted = node.require_node(config)
+    wanted = node_identity.require_node(config)
     last = metrics.noted(wanted.state / metrics.NOTE)
     view = View.of(wanted, wanted.ship.cdc_total_space or last.get("limit"))
     sight, aside = view.sight, [item for _, item in view.aside]
@@ -46,11 +46,11 @@ def status(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def dry_run(config: PipelineConfig, store: Store, link: node.Link | None) -> list[dict[str, Any]]:
+def dry_run(config: PipelineConfig, store: Store, link: node_identity.Link | None) -> list[dict[str, Any]]:
     """What a round would do with each file: `action`, and `object` for a segment. A file in trouble has the error as action."""
-    wanted = node.require_node(config)
+    wanted = node_identity.require_node(config)
     view = View.of(wanted, wanted.ship.cdc_total_space)
-    facts = node.merge(config, _answer(link), node.recall(node.notes_file(wanted)))
+    facts = node_identity.merge(config, _answer(link), node_identity.recall(node_identity.notes_file(wanted)))
     plans = []
     for folder, item in [*view.aside, *((wanted.cdc_raw, item) for item in view.here)]:
         ref = SegmentRef(facts.name, item.segment) if item.segment is not None else None
@@ -98,7 +98,7 @@ def _action(store: Store, folder: Path, item: Found, ref: SegmentRef | None) -> 
     return "upload, verify, delete" if outcome is upload.Outcome.UPLOADED else "upload as a conflict, verify, delete: other bytes are there"
 
 
-def _answer(link: node.Link | None) -> dict[str, Any]:
+def _answer(link: node_identity.Link | None) -> dict[str, Any]:
     try:
         return {} if link is None else link.facts()
     except ShipError:

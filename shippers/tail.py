@@ -2,10 +2,10 @@
 
 Strategy: `_cdc.idx` says how far the segment is synced, in positions of the unpacked segment. From marker to marker, the sections that end
 up to there are found; nothing behind is read. What is new of them goes up as one object that is named by its bytes' place in the file
-(`writetime.parts`), created only if there is none. How far each segment is shipped is noted in the shipper's own folder, since a node has
-no right to list: for this store, this node and this very file (its inode). Without such a note, the segment is shipped from its beginning
-again, and readers choose among parts that overlap. A part that holds other bytes than the file is never settled here: that segment's
-tail stops, and its whole file is shipped when it is finished.
+(`writetime.storage.segment_parts`), created only if there is none. How far each segment is shipped is noted in the shipper's own folder,
+since a node has no right to list: for this store, this node and this very file (its inode). Without such a note, the segment is shipped
+from its beginning again, and readers choose among parts that overlap. A part that holds other bytes than the file is never settled here:
+that segment's tail stops, and its whole file is shipped when it is finished.
 
 A part is at most `MOST` bytes, since it is held in memory, unless it is one section that is larger: that goes by way of a file of the
 shipper's own, as packed segments have a section for each sync of the node's, however much was written.
@@ -25,12 +25,12 @@ from typing import Final, NamedTuple
 
 from shippers.io_priority import forget_range
 from shippers.upload import put_if_absent, remove
-from writetime.commitlog import descriptor, sections
-from writetime.commitlog.sections import Place
+from writetime.cassandra.commitlog import descriptor, sections
+from writetime.cassandra.commitlog.sections import Place
 from writetime.errors import NotASegment, SegmentError, ShipError
-from writetime.names import SegmentName, SegmentRef
-from writetime.store import ObjectInfo, Store
-from writetime.store.checksum import CHUNK, crc32c
+from writetime.storage.checksum import CHUNK, crc32c
+from writetime.storage.layout import SegmentName, SegmentRef
+from writetime.storage.store import ObjectInfo, Store
 
 MOST: Final = 3 << 20
 NOTE: Final = "tails.json"

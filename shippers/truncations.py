@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from writetime import names
 from writetime.errors import PreconditionFailed
-from writetime.store import Store
-from writetime.store.checksum import crc32c
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.store import Store
 
 NOTE: Final = "truncations.json"
 AGAIN: Final = timedelta(days=1)
@@ -80,9 +80,9 @@ def checksum_of(found: list[dict[str, Any]]) -> str:
     return f"{crc32c(json.dumps(found, sort_keys=True).encode()):08x}"
 
 
-def ship_truncations(store: Store, node: names.NodeName, found: list[dict[str, Any]], now: datetime) -> str:
+def ship_truncations(store: Store, node: layout.NodeName, found: list[dict[str, Any]], now: datetime) -> str:
     """Create the object with these records; its name. StoreError."""
-    name = names.node_truncations(node, now, checksum_of(found))
+    name = layout.node_truncations(node, now, checksum_of(found))
     document = {"taken_at": now.isoformat(timespec="seconds"), "truncated_at": found}
     # It is there if an answer was lost on the way: its name holds the second and the content.
     with suppress(PreconditionFailed):

@@ -25,9 +25,9 @@ from pathlib import Path
 
 from shippers.io_priority import forget
 from writetime.errors import ChecksumMismatch, PreconditionFailed, ShipError, SourceUnreadable, StoreError
-from writetime.names import SegmentRef
-from writetime.store import ObjectInfo, Store
-from writetime.store.checksum import crc32c_of
+from writetime.storage.checksum import crc32c_of
+from writetime.storage.layout import SegmentRef
+from writetime.storage.store import ObjectInfo, Store
 
 _UNREADABLE = "It is kept. Check the owner and mode of the file, and the disk."
 

@@ -1,11 +1,12 @@
-"""Spark jobs: one file per job (arguments, data frames, exit code), and what they share.
+"""Spark jobs: one file per job (arguments, data frames, exit code), and the rooms that they share.
 
-    ingest.py    a batch: scan, shuffle, join into the state, commit changes, state and current tables, seal
-    publish.py   drain the outbox (the changes tables) to Kafka
-    maintain.py  drop from the state what may be forgotten
-    stages of a batch, functions for mapInArrow: scan.py (survey, route), explode.py, join.py (with plain.py), events.py
-    shards.py  state shards;  warehouse.py  Iceberg tables, with evolve.py;  kafka.py  publishers;  session.py  the Spark session
-    rows.py  rows as Arrow takes them;  runs.py  sorted batches;  telling.py  what events tell;  checks.py, sound.py  usable values
+    ingest, publish, bootstrap, verify, audit, maintain, shelve, erase, rebuild   the jobs
+    stages/   the stages of a batch, functions for mapInArrow: scan, explode, merge_stream and merge_batch, typed_events …
+    sinks/    what is written to: Iceberg tables, Kafka, Avro files, the quarantine
+    state/    state shards in Lance
+    session, daemon, job_exit, spark_errors   how a job runs and how it ends
+    data_source   segments as a Spark data source, for notebooks
+    commands      the jobs as commands of `writetime`
 
 They know the core; they must not know Airflow. Paths travel between driver and executors, bytes are opened in the worker.
 """

@@ -5,8 +5,8 @@
 Strategy: what was written in [start, end) lies in segments that were finished later, so the archive is read from an hour before until
 `--late` hours after, and what waits in cdc/ besides. A worker makes a row of each captured update: table, token, minute, digest, node; no
 value leaves it. Rows are gathered by table, range and minute, where owners are known by tokens (from the nodes' own logs and from what the
-shippers said), and compared there (`writetime.audit`). Reads only; the report goes into the bucket. On demand the token ranges of what is
-missing are then read from the ring at ALL, as a bootstrap reads them: what the tables lack comes in as frames, with the next batch.
+shippers said), and compared there (`writetime.pipeline.audit`). Reads only; the report goes into the bucket. On demand the token ranges of
+what is missing are then read from the ring at ALL, as a bootstrap reads them: what the tables lack comes in as frames, with the next batch.
 
 Exit code: 0 no alarm, 1 alarms, or ranges that could not be read again, or the audit failed.
 """
@@ -36,28 +36,36 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import bootstrap
-from spark_jobs.ending import ends_telling
-from spark_jobs.scan import Batches, chunked, content, tasks
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.session import spark_session
-from writetime import archived, audit, names
-from writetime.audit import AuditReport, Came, Group, Held, NodeAudit, TableReread
-from writetime.batch.check import known_schema
-from writetime.batch.documents import SegmentInput
-from writetime.batch.node_facts import read_facts
-from writetime.batch.plan import history, node_addresses
-from writetime.bootstrap.run import Run
-from writetime.commitlog import cells
-from writetime.commitlog.keystore import Keystore
-from writetime.commitlog.own import decode_own
-from writetime.commitlog.segment import Frame, Scan, peek, scan
-from writetime.config import PipelineConfig, load
+from spark_jobs.stages.scan import Batches, chunked, content, tasks
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.commitlog.segment import Frame, Scan, peek, scan
+from writetime.cassandra.commitlog.system_mutations import decode_own
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.schema.node_metadata import PEERS, LocalFacts
+from writetime.cassandra.schema.system_tables import LOCAL, TABLES
+from writetime.cassandra.token_ring import Member, Ownership, token
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError, DecodeError, NotASegment, ObjectNotFound, SegmentError
-from writetime.last_words import leave
-from writetime.ownership import Member, Ownership, token
-from writetime.schema.local import PEERS, LocalFacts
-from writetime.schema.model import Schema
-from writetime.schema.system import LOCAL, TABLES
-from writetime.store import ObjectInfo, Store, open_store
+from writetime.kernels import mutation_columns, mutation_decoder
+from writetime.pipeline import audit
+from writetime.pipeline.audit import (
+    AuditReport,
+    Came,
+    Group,
+    Held,
+    NodeAudit,
+    TableReread,
+)
+from writetime.pipeline.bootstrap.run import Run
+from writetime.pipeline.documents import SegmentInput
+from writetime.pipeline.job_result import leave
+from writetime.pipeline.node_facts import read_facts
+from writetime.pipeline.planner import history, node_addresses
+from writetime.pipeline.segment_check import known_schema
+from writetime.storage import layout, open_store, segment_object
+from writetime.storage.store import ObjectInfo, Store
 
 log = structlog.get_logger()
 
@@ -235,11 +243,11 @@ class Audit:
 
     def _segments(self) -> Iterator[SegmentInput]:
         """Those of nodes that may hold what was written in the interval, and what waits to be taken in."""
-        hour = names.hour_of(self.start) - timedelta(hours=1)
+        hour = layout.hour_of(self.start) - timedelta(hours=1)
         while hour <= self.end + timedelta(hours=self.late):
-            yield from _of_nodes(archived.every(self.store, names.archive_hour_prefix(self.cluster, hour)))
+            yield from _of_nodes(segment_object.every(self.store, layout.archive_hour_prefix(self.cluster, hour)))
             hour += timedelta(hours=1)
-        yield from _of_nodes(self.store.list(names.incoming_prefix(self.cluster)))
+        yield from _of_nodes(self.store.list(layout.incoming_prefix(self.cluster)))
 
     def _found(self, segments: Sequence[SegmentInput]) -> Any:
         hosts = [segment.ref.node.host_id for segment in segments]
@@ -392,7 +400,7 @@ def _chosen(found: Scan, captured: frozenset[UUID]) -> tuple[list[Frame], list[F
 def _updates(found: Scan, frames: Sequence[Frame], scope: Scope, number: int) -> Iterator[tuple[UUID, bytes, int, bytes]]:
     """Table, key, minute of the latest writetime, and bytes of the mutation, of each update that can be decoded."""
     bodies = {frame.position: frame for frame in frames}
-    for chunk in cells.decode(found.image, frames, scope.schema, version=scope.versions[number]):
+    for chunk in mutation_decoder.decode(found.image, frames, scope.schema, version=scope.versions[number]):
         latest = _latest(chunk)
         ids = [UUID(bytes=each) for each in chunk.updates["table"].dictionary.to_pylist()]
         columns = (chunk.updates["table"].indices.to_pylist(), chunk.updates["key"].to_pylist(), chunk.updates["position"].to_pylist())
@@ -403,7 +411,7 @@ def _updates(found: Scan, frames: Sequence[Frame], scope: Scope, number: int) ->
 _NEVER: Final = -(2**63)
 
 
-def _latest(chunk: cells.Decoded) -> Any:
+def _latest(chunk: mutation_columns.Decoded) -> Any:
     """The latest writetime (µs) of each update of a chunk."""
 
     def column(batch: Any, name: str) -> Any:

@@ -5,10 +5,10 @@
     spark-submit bootstrap.py --config FILE --touched                            the rows that batches have noted, once more
 
 Strategy: a table is read range by range, each by one worker, which is given what the state holds of the range and puts frames only for what
-differs (`writetime.bootstrap.difference`). So a second run adds nothing, counters and lists are compared with what is known of them, and
-what the state has and the ring does not show is found on the way; it is asked for once more before it gets its tombstone. A finished range
-is noted by its worker, and not read again. Nobody has to stop writing, to the ring or to the pipeline: frames merge with the log in any
-order.
+differs (`writetime.pipeline.bootstrap.difference`). So a second run adds nothing, counters and lists are compared with what is known of
+them, and what the state has and the ring does not show is found on the way; it is asked for once more before it gets its tombstone. A
+finished range is noted by its worker, and not read again. Nobody has to stop writing, to the ring or to the pipeline: frames merge with the
+log in any order.
 
 Exit code: 0 all read, 1 not.
 """
@@ -37,34 +37,34 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.ending import ends_telling
-from spark_jobs.failures import OURS, why
-from spark_jobs.ring import Page, Ring, as_of, token_of
-from spark_jobs.scan import Batches, chunked
+from spark_jobs.cassandra_reader import Page, Ring, as_of, token_of
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.session import spark_session
-from spark_jobs.shards import Shard, shards_of
-from writetime import names
-from writetime.batch.check import known_schema
-from writetime.batch.documents import Sealed
-from writetime.batch.node_facts import read_facts
-from writetime.batch.plan import history, merge_rule, read_manifest
-from writetime.bootstrap import run as runs
-from writetime.bootstrap.difference import Comparison
-from writetime.bootstrap.frames import FramesWriter, frame
-from writetime.bootstrap.rows import MICROSECONDS, Reading, RingRow, Selection
-from writetime.bootstrap.run import RangeDone, Run
-from writetime.config import CqlConfig, PipelineConfig, SnapshotConfig, load
-from writetime.cql.ordered import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
-from writetime.cql.types import CollectionType, parse_type
+from spark_jobs.spark_errors import OURS, why
+from spark_jobs.stages.scan import Batches, chunked
+from spark_jobs.state.shards import Shard, shards_of
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition_head import decode_head
+from writetime.cassandra.merge.reconcile import Policy
+from writetime.cassandra.model import Row
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, RowKeys, record_key, split_record_key
+from writetime.cassandra.types.types import CollectionType, parse_type
+from writetime.config.pipeline import CqlConfig, PipelineConfig, SnapshotConfig, load
 from writetime.errors import BatchError, ConfigError, ObjectNotFound, PreconditionFailed, WritetimeError
-from writetime.join import flat
-from writetime.join.event import split_partition_key
-from writetime.join.head import decode_head
-from writetime.join.order import ClusteringOrder
-from writetime.join.reconcile import Policy
-from writetime.model import Row
-from writetime.schema.model import Schema, Table
-from writetime.store import ObjectInfo, Store, open_store
+from writetime.events.row_values import split_partition_key
+from writetime.pipeline.bootstrap import run as runs
+from writetime.pipeline.bootstrap.difference import Comparison
+from writetime.pipeline.bootstrap.frames import FramesWriter, frame
+from writetime.pipeline.bootstrap.rows import MICROSECONDS, Reading, RingRow, Selection
+from writetime.pipeline.bootstrap.run import RangeDone, Run
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.node_facts import read_facts
+from writetime.pipeline.planner import history, merge_rule, read_manifest
+from writetime.pipeline.segment_check import known_schema
+from writetime.storage import layout, open_store
+from writetime.storage.store import ObjectInfo, Store
 
 log = structlog.get_logger()
 
@@ -214,7 +214,7 @@ class Bootstrap:
         stay then."""
         by_table: dict[tuple[UUID, bool], dict[str, None]] = {}
         notes: dict[tuple[UUID, bool], list[ObjectInfo]] = defaultdict(list)
-        for info in self.store.list(names.touched_prefix(self.cluster)):
+        for info in self.store.list(layout.touched_prefix(self.cluster)):
             document = json.loads(self.store.read(info.name))
             if self.sealed is not None and document["batch"] <= self.sealed.number:
                 about = UUID(document["table_id"]), bool(document.get("whole"))
@@ -282,7 +282,7 @@ class Bootstrap:
         if whole:
             plan = replace(plan, snapshot=plan.snapshot.model_copy(update={"consistency": "ALL"}))
         readers = min(len(keys), self.config.snapshot.readers)
-        node = names.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{str(table.id)[:8]}{'-all' if whole else ''}")
+        node = layout.NodeName.made(self.cluster, "reread", f"{self.sealed.number:010d}-{str(table.id)[:8]}{'-all' if whole else ''}")
 
         def read(part: int, rows: Iterable[bytes]) -> Iterator[int]:
             wanted = sorted(rows)
@@ -388,7 +388,7 @@ class TableReader:
     """Reads rows of a table from the ring; puts frames for what differs from their states. To be left by `with`, which puts the last."""
 
     plan: ReadPlan
-    node: names.NodeName
+    node: layout.NodeName
     first: int
     readers: int = 1
     rows: int = 0
@@ -461,7 +461,7 @@ class TableReader:
             return self._ring.rows(self._selection.of_statics(), parts, self._as_of)
         if not state:
             return Page([], Reading(self._as_of, 0))
-        return self._ring.rows(self._selection.of_row(), [*parts, *(flat.decode(state).clustering or ())], self._as_of)
+        return self._ring.rows(self._selection.of_row(), [*parts, *(row_codec.decode(state).clustering or ())], self._as_of)
 
     def _answered(self, key: bytes, state: bytes, page: Page) -> None:
         pk, name = split_record_key(key)
@@ -479,12 +479,12 @@ class TableReader:
 
     def _row(self, key: bytes, state: bytes, row: RingRow | None, reading: Reading) -> None:
         ring = Row(row.clustering, cells=row.cells) if row is not None else None
-        self._put(key, self._comparison.row(flat.decode(state) if state else None, ring, reading))
+        self._put(key, self._comparison.row(row_codec.decode(state) if state else None, ring, reading))
 
     def _is_phantom(self, key: bytes, state: bytes, reading: Reading) -> bool:
         if split_record_key(key)[1] == HEAD:
             return self._comparison.statics(self._static(state), (), reading) is not None
-        return self._comparison.row(flat.decode(state), None, reading) is not None
+        return self._comparison.row(row_codec.decode(state), None, reading) is not None
 
     def _static(self, state: bytes) -> Row | None:
         update = decode_head(state, self._order).update

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 if TYPE_CHECKING:
-    from writetime.batch.chains import Rebuild
-    from writetime.batch.documents import Sealed
-    from writetime.bootstrap.run import Run
-    from writetime.config import PipelineConfig
+    from writetime.config.pipeline import PipelineConfig
+    from writetime.pipeline.bootstrap.run import Run
+    from writetime.pipeline.chains import Rebuild
+    from writetime.pipeline.documents import Sealed
 
 
 def bootstrap(
@@ -28,10 +28,10 @@ def bootstrap(
     as_json: Annotated[bool, typer.Option("--json", help="Runs as JSON, one a line.")] = False,
 ) -> None:
     """Read tables from the ring while they are written to, and let the next batch take in what is news. Goes on with what is unfinished."""
-    from writetime.bootstrap import run as runs
-    from writetime.config import load
+    from writetime.config.pipeline import load
     from writetime.errors import ConfigError
-    from writetime.store import open_store
+    from writetime.pipeline.bootstrap import run as runs
+    from writetime.storage import open_store
 
     settings = load(config)
     if status:
@@ -83,9 +83,9 @@ def rebuild(
 ) -> None:
     """Make state and tables again from the archive, as a new chain of batches. Goes on with what is unfinished."""
     from spark_jobs import rebuild as job
-    from writetime.batch import chains
-    from writetime.config import load
-    from writetime.store import open_store
+    from writetime.config.pipeline import load
+    from writetime.pipeline import chains
+    from writetime.storage import open_store
 
     settings = load(config)
     going_on = chains.unfinished(open_store(settings.bucket), settings.cluster.name) is not None
@@ -128,9 +128,9 @@ def erase(
 ) -> None:
     """Erase what the pipeline holds of a key that is deleted in the ring: archive, state, tables, quarantine. Code 1 if something stays."""
     from spark_jobs import erase as job
-    from writetime.batch.cli import user
-    from writetime.batch.erase import outcome_text
-    from writetime.config import load
+    from writetime.cli.batches import user
+    from writetime.config.pipeline import load
+    from writetime.pipeline.erase import outcome_text
 
     outcome = job.run(load(config), table, key, by=user(), yes=yes)
     typer.echo(outcome.model_dump_json() if as_json else outcome_text(outcome))
@@ -154,13 +154,13 @@ def verify_tables(
 ) -> None:
     """Compare the tables of current rows with the ring: values, writetimes, expiries. Code 1 if rows drift."""
     from spark_jobs import verify as job
-    from writetime import verify
-    from writetime.bootstrap.run import parse_part
-    from writetime.config import load
+    from writetime.config.pipeline import load
+    from writetime.pipeline import verification
+    from writetime.pipeline.bootstrap.run import parse_part
 
     part = parse_part(token_range) if token_range else None
     report = job.run(load(config), job.Options(table or [], share, seed, part, wait, at_rest, values))
-    _told(report.model_dump_json() if as_json else verify.report_text(report), report.name, ok=report.ok)
+    _told(report.model_dump_json() if as_json else verification.report_text(report), report.name, ok=report.ok)
 
 
 def audit(
@@ -175,9 +175,9 @@ def audit(
 ) -> None:
     """Compare what each replica's log held with what it ought to have held. Code 1 if nothing explains a gap."""
     from spark_jobs import audit as job
-    from writetime import audit
-    from writetime.config import load
+    from writetime.config.pipeline import load
     from writetime.errors import ConfigError
+    from writetime.pipeline import audit
 
     if reread not in get_args(audit.Which):
         raise ConfigError("is none of: none, alarms, gaps", operation="run a command", obj=f"--reread {reread}")

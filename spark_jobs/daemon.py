@@ -21,8 +21,20 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from typing import Final
 
-AHEAD: Final = ("spark_jobs.events", "spark_jobs.explode", "spark_jobs.join", "spark_jobs.packs", "spark_jobs.scan", "spark_jobs.touched")
-COMPILED: Final = ("writetime.commitlog.kernel", "writetime.commitlog.cells_buffers", "writetime.join.kernel", "writetime.cql.kernel")
+AHEAD: Final = (
+    "spark_jobs.stages.typed_events",
+    "spark_jobs.stages.explode",
+    "spark_jobs.stages.merge_stream",
+    "spark_jobs.stages.row_packs",
+    "spark_jobs.stages.scan",
+    "spark_jobs.stages.incomplete_rows",
+)
+COMPILED: Final = (
+    "writetime.kernels.segment_walk",
+    "writetime.kernels.mutation_buffers",
+    "writetime.kernels.merge",
+    "writetime.kernels.values",
+)
 _NEEDED: Final = ("pyspark", "py4j", "spark_jobs", "writetime")
 
 

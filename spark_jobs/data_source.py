@@ -23,18 +23,26 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jobs.changes import GENERIC, Hidden, Source, generic_rows, typed_rows, typed_schema, unreadable
-from writetime.columns import Rules, TableRules
-from writetime.commitlog import inputs
-from writetime.commitlog.dump import learn
-from writetime.commitlog.keystore import Keystore
-from writetime.commitlog.segment import Scan, scan
-from writetime.commitlog.select import Selection, select
-from writetime.config import load
+from spark_jobs.stages.segment_rows import (
+    GENERIC,
+    Hidden,
+    Source,
+    generic_rows,
+    typed_rows,
+    typed_schema,
+    unreadable,
+)
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.commitlog.mutation_json import learn
+from writetime.cassandra.commitlog.segment import Scan, scan
+from writetime.cassandra.commitlog.update_filter import Selection, select
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.snapshot import read as read_snapshot
+from writetime.config.pipeline import load
 from writetime.errors import ConfigError, SegmentError, WritetimeError
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Schema, Table
-from writetime.schema.snapshot import read as read_snapshot
+from writetime.events.masking import Rules, TableRules
+from writetime.storage import segment_paths
 
 log = structlog.get_logger(__name__)
 
@@ -126,7 +134,7 @@ class Reader(DataSourceReader):
         assert isinstance(partition, Segment)
         content = b""
         try:
-            content = inputs.read(partition.path)
+            content = segment_paths.read(partition.path)
             source = Source(partition.path, _scan(partition.path, content, self.plan.keystore))
         except SegmentError as error:
             if self.plan.table is None:
@@ -160,12 +168,12 @@ def _plan(options: Mapping[str, str]) -> Plan:
     unknown = sorted(set(options) - {name.lower() for name in OPTIONS} - set(OPTIONS) - {"paths"})
     if unknown:
         raise ConfigError(f"there are no options {unknown}", operation="read a commit log", hint=f"There are {', '.join(OPTIONS)}")
-    found, errors = inputs.find(_paths(options))
+    found, errors = segment_paths.find(_paths(options))
     if errors:
         raise errors[0]
     learner = SchemaLearner()
     if options.get("schema"):
-        learner.apply_snapshot(read_snapshot(inputs.read(options["schema"])))
+        learner.apply_snapshot(read_snapshot(segment_paths.read(options["schema"])))
     for each in found:
         _learn(each, learner, options.get("keystore"))
     schema = learner.schema()
@@ -207,7 +215,7 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     return [options["path"]]
 
 
-def _learn(each: inputs.Input, learner: SchemaLearner, keystore: str | None) -> None:
+def _learn(each: segment_paths.Input, learner: SchemaLearner, keystore: str | None) -> None:
     try:
         found = _scan(each.where, each.read(), keystore)
     except SegmentError as error:

@@ -30,27 +30,65 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs import telling, voids
-from spark_jobs.ending import ends_telling
-from spark_jobs.erase import erase
-from spark_jobs.events import EventPlan, of_no_row, typed
-from spark_jobs.explode import ExplodePlan, exploder
-from spark_jobs.join import FOLDED, FoldPlan, joiner
-from spark_jobs.keeping import KEPT, Keeping, Wanted, keeper
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.maintain import maintain
-from spark_jobs.packs import EVENTS, PACKED, RECORDS, folding, packed, packing, records
-from spark_jobs.pages import PAGES
-from spark_jobs.runs import by_shard
-from spark_jobs.scan import ROUTED, SURVEY, Batches, Routes, groups, router, surveyor, tasks
 from spark_jobs.session import spark_session
-from spark_jobs.shards import Written, upsert
-from spark_jobs.touched import Touched, put_keys
-from spark_jobs.unwritable import COMMITTERS, commit_each, without_unwritable
-from spark_jobs.warehouse import Fence, Warehouse
-from writetime import names
-from writetime.batch import erasures, local, pinned
-from writetime.batch.archive import released
-from writetime.batch.documents import (
+from spark_jobs.sinks import voids
+from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.quarantine import KEPT, Keeping, Wanted, keeper
+from spark_jobs.sinks.unwritable_tables import COMMITTERS, commit_each, without_unwritable
+from spark_jobs.stages import table_events
+from spark_jobs.stages.arrow_runs import by_shard
+from spark_jobs.stages.erase_key import erase
+from spark_jobs.stages.event_pages import PAGES
+from spark_jobs.stages.explode import ExplodePlan, exploder
+from spark_jobs.stages.incomplete_rows import Touched, put_keys
+from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
+from spark_jobs.stages.row_packs import (
+    EVENTS,
+    PACKED,
+    RECORDS,
+    folding,
+    packed,
+    packing,
+    records,
+)
+from spark_jobs.stages.scan import (
+    ROUTED,
+    SURVEY,
+    Batches,
+    Routes,
+    groups,
+    router,
+    surveyor,
+    tasks,
+)
+from spark_jobs.stages.typed_events import EventPlan, of_no_row, typed
+from spark_jobs.state.shards import Written, upsert
+from writetime.cassandra.commitlog.system_mutations import decode_own
+from writetime.cassandra.merge.clustering import dropped_columns
+from writetime.cassandra.merge.partition import MICROSECONDS
+from writetime.cassandra.model import Mutation
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.node_metadata import Truncation
+from writetime.cassandra.schema.snapshot import read as read_snapshot
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
+from writetime.config.pipeline import PipelineConfig, load
+from writetime.errors import (
+    AccountingMismatch,
+    BatchError,
+    DecodeError,
+    PreconditionFailed,
+    SchemaError,
+    WritetimeError,
+)
+from writetime.events.masking import why_not
+from writetime.pipeline import erasures, node_logs, pinned
+from writetime.pipeline.archiver import released
+from writetime.pipeline.batch_report import batch_text
+from writetime.pipeline.completeness import begun, is_late, node_ends
+from writetime.pipeline.documents import (
     Accounting,
     LocalDocument,
     Manifest,
@@ -64,37 +102,18 @@ from writetime.batch.documents import (
     ShardVersions,
     total,
 )
-from writetime.batch.erasures import Erased
-from writetime.batch.identity import owner
-from writetime.batch.logs_in import begun, is_late, node_ends
-from writetime.batch.pieces import of_batch, with_bytes
-from writetime.batch.plan import not_voided, read_manifest, read_schema, read_sealed, seal
-from writetime.batch.rebuild import expect_readable
-from writetime.batch.report import batch_text
-from writetime.batch.truncations import Purged
-from writetime.batch.void import voided_before
-from writetime.columns import why_not
-from writetime.commitlog.own import decode_own
-from writetime.config import PipelineConfig, load
-from writetime.errors import (
-    AccountingMismatch,
-    BatchError,
-    DecodeError,
-    PreconditionFailed,
-    SchemaError,
-    WritetimeError,
-)
-from writetime.join.order import dropped_columns
-from writetime.join.partition import MICROSECONDS
-from writetime.model import Mutation
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.local import Truncation
-from writetime.schema.model import Schema, Table
-from writetime.schema.snapshot import read as read_snapshot
-from writetime.schema.system import SCHEMA_TABLES
-from writetime.store import Store, open_store
-from writetime.threads import at_once
-from writetime.untrusted import AHEAD, SCHEMA
+from writetime.pipeline.erasures import Erased
+from writetime.pipeline.identity import owner
+from writetime.pipeline.planner import not_voided, read_manifest, read_schema, read_sealed, seal
+from writetime.pipeline.quarantine.published import of_batch, with_bytes
+from writetime.pipeline.rebuild import expect_readable
+from writetime.pipeline.truncations import Purged
+from writetime.pipeline.void import voided_before
+from writetime.storage import layout, open_store
+from writetime.storage.concurrency import at_once
+from writetime.storage.store import Store
+from writetime.storage.untrusted_objects import AHEAD
+from writetime.untrusted import SCHEMA
 
 log = structlog.get_logger()
 
@@ -164,7 +183,7 @@ class Batch:
     attempt of the batch may have told of; `rebuilt`, by name, those whose state begins anew; `untold`, by name, those of which
     something has changed that the stream does not tell; `rows`, by name, how many rows those have by now that were written to, None if
     nobody tells; `absent` are the segments that it goes without, and `additions` how many verdicts were found after its first run (see
-    `writetime.batch.pinned`); `drops` are the tables that a schema change drops, and when, by its version and bytes; `voided` are the
+    `writetime.pipeline.pinned`); `drops` are the tables that a schema change drops, and when, by its version and bytes; `voided` are the
     batches before it that take no effect, with their ids."""
 
     config: PipelineConfig
@@ -197,7 +216,7 @@ class Batch:
         schema, captured = self._learn(surveyed)
         # What is read again may be elsewhere by now, if another driver was faster.
         self._expect_open()
-        self.local = local.settle(self.store, self.manifest, self.base, self._told(surveyed), captured, self._drops(surveyed))
+        self.local = node_logs.settle(self.store, self.manifest, self.base, self._told(surveyed), captured, self._drops(surveyed))
         for reason in self.local.not_understood:
             log.error("a node's log not understood", batch=self.manifest.number, reason=reason)
         # Bodies of mutations go through once, and only what comes of them is kept.
@@ -223,9 +242,9 @@ class Batch:
     @property
     def segments(self) -> list[SegmentInput]:
         """All that the batch reads, in the order of their indexes."""
-        return local.all_segments(self.manifest, self.local)
+        return node_logs.all_segments(self.manifest, self.local)
 
-    def _of_origin(self, *origins: names.Origin) -> frozenset[int]:
+    def _of_origin(self, *origins: layout.Origin) -> frozenset[int]:
         """Indexes of the segments whose frames come from there."""
         return frozenset(index for index, segment in enumerate(self.segments) if segment.ref.node.origin in origins)
 
@@ -284,7 +303,7 @@ class Batch:
         self.drops = {key: drops for key, mutation in understood.items() if (drops := learner.drops(mutation))}
         if later:
             log.warning("schema has what this version does not know", batch=self.manifest.number, unknown=sorted(later))
-        name = names.batch_object(self.manifest.cluster, self.manifest.number, "schema")
+        name = layout.batch_object(self.manifest.cluster, self.manifest.number, "schema")
         try:
             self.store.put(name, learner.to_json().encode(), if_generation=0)
         except PreconditionFailed:
@@ -383,7 +402,7 @@ class Batch:
             ),
             self.config.bucket,
             self.config.cluster.commitlog_keystore,
-            local.only(self.manifest, self.local),
+            node_logs.only(self.manifest, self.local),
         )
         routed = tasks(self.spark, pinned.as_pinned(segments, self.absent), groups(segments), packing(route), PACKED)
         due = [packed(*shard, pa.RecordBatch.from_pylist([_marker(*shard)], schema=ROUTED)) for shard in self._due(captured)]
@@ -399,7 +418,7 @@ class Batch:
                     yield table.id.bytes, bucket
 
     def _shard_versions(self, table: Table) -> ShardVersions:
-        new = ShardVersions(generation=local.first_generation(self.manifest), buckets=[0] * self.config.buckets)
+        new = ShardVersions(generation=node_logs.first_generation(self.manifest), buckets=[0] * self.config.buckets)
         known = (self.base.state.get(str(table.id)) if self.base else None) or new
         if table.id not in self.local.opened:
             return known
@@ -425,7 +444,7 @@ class Batch:
         """Keys of which earlier writes stay out, as they come again or too late. Replays into a namespace have numbers of their own."""
         beside = self.manifest.namespace
         before = self.manifest.number if beside is None else None
-        return erasures.load(self.store, names.live(self.manifest.cluster, beside), before=before)
+        return erasures.load(self.store, layout.live(self.manifest.cluster, beside), before=before)
 
     def _late(self) -> frozenset[int]:
         """Indexes of the segments that come in for the first time, after a purge that took their logs to be in. What was held is none of
@@ -446,7 +465,7 @@ class Batch:
     def _fold(self, routed: DataFrame, schema: Schema, captured: list[Table]) -> DataFrame:
         """Take the mutations of each shard apart, and join what comes of them into its state."""
         segments, events = self.segments, self.config.events
-        cuts = local.cuts(self.local, segments, self._purged(captured))
+        cuts = node_logs.cuts(self.local, segments, self._purged(captured))
         explode = exploder(ExplodePlan(schema, _versions(segments), cuts, erased=self._erased()))
         shards = {key: place for table in captured for key, place in self._shards(table).items()}
         plan = FoldPlan(
@@ -472,7 +491,7 @@ class Batch:
         }
 
     def _shard_uri(self, table_id: UUID, generation: int, bucket: int) -> str:
-        return self.config.state_url(names.state_shard(self.manifest.cluster, str(table_id), generation, bucket))
+        return self.config.state_url(layout.state_shard(self.manifest.cluster, str(table_id), generation, bucket))
 
     def _expected_replicas(self, schema: Schema, table: Table) -> int:
         """How many nodes of the shipping datacenters ought to hold each row (design: only those count)."""
@@ -693,8 +712,8 @@ class Batch:
             raise self._mismatch(wrong)
 
     def _truncation(self, schema: Schema, table: Table) -> dict[str, Any]:
-        truncate = local.last_truncate(self.local, table.id)
-        return telling.truncation(
+        truncate = node_logs.last_truncate(self.local, table.id)
+        return table_events.truncation(
             truncated_at=truncate.at * 1000,
             now=self.manifest.now,
             nodes=sorted(truncate.records),
@@ -706,7 +725,7 @@ class Batch:
     def _drop(self, schema: Schema, table: Table) -> dict[str, Any]:
         now = self.manifest.now
         at = now * MICROSECONDS if table.dropped_at is None else table.dropped_at
-        return telling.drop(dropped_at=at, now=now, expected=self._expected_replicas(schema, table))
+        return table_events.drop(dropped_at=at, now=now, expected=self._expected_replicas(schema, table))
 
     def _commit_quarantine(self) -> None:
         """Tell the warehouse of pieces that are new in quarantine, and of those that are settled."""
@@ -751,7 +770,7 @@ class Batch:
                 uri, base, lease = places[table_id, bucket]
                 notes = Touched(now)
                 after = upsert(uri, base, number, notes.of(records(run)) if noted else records(run), store, lease)
-                notes.put(store, names.touched(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
+                notes.put(store, layout.touched(cluster, number, str(UUID(bytes=table_id)), bucket), number, table_id)
                 row = {"table_id": table_id, "bucket": bucket, **after._asdict()}
                 yield pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
 
@@ -778,14 +797,14 @@ class Batch:
             for row in rows:
                 keys[bytes(row.table_id), row.bucket].add(bytes(row.state))
             for (table_id, bucket), found in keys.items():
-                name = names.undecided(cluster, number, str(UUID(bytes=table_id)), bucket)
+                name = layout.undecided(cluster, number, str(UUID(bytes=table_id)), bucket)
                 put_keys(open_store(bucket_url), name, number, table_id, sorted(key.hex() for key in found), whole=True)
 
         found = folded.filter("kind = 'undecided'").select("table_id", "bucket", "state")
         found.repartition("table_id", "bucket").foreachPartition(note)
 
     def _lease(self, table: Table, bucket: int) -> str:
-        return names.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
+        return layout.state_lease(self.manifest.cluster, str(table.id), self._shard_versions(table).generation, bucket)
 
     def _commit_current(self, events: DataFrame, schema: Schema, captured: list[Table]) -> None:
         warehouse = self._warehouse()
@@ -864,7 +883,7 @@ class Batch:
             raise BatchError("the pipeline has no catalog", operation="commit a batch")
         cells = self.config.events.shape == "cells"
         beside = self.manifest.namespace
-        who = owner(self.store, names.live(self.manifest.cluster, beside), self.config.pipeline)
+        who = owner(self.store, layout.live(self.manifest.cluster, beside), self.config.pipeline)
         return Warehouse(
             self.spark,
             self.config.catalog.name,

@@ -28,33 +28,33 @@ import structlog
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from spark_jobs import voids
-from spark_jobs.ending import ends_telling
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.session import spark_session
-from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
-from spark_jobs.tidy import tidy
-from spark_jobs.warehouse import Fence, Warehouse
-from writetime import names
-from writetime.batch.archive import sweep
-from writetime.batch.asked import sweep_answers
-from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.identity import owner
-from writetime.batch.local import read_local
-from writetime.batch.logs_in import held_back, purge_clock
-from writetime.batch.maintained import Files, Maintained, Tidied, size_of_state
-from writetime.batch.plan import not_voided, read_manifest, read_schema, read_sealed, seal
-from writetime.batch.void import voided_before
-from writetime.config import PipelineConfig, load
-from writetime.cql.ordered import HEAD, PAST_RECORDS, split_record_key
+from spark_jobs.sinks import voids
+from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.table_maintenance import tidy
+from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition_fold import Head
+from writetime.cassandra.merge.partition_head import decode_head, encode_head
+from writetime.cassandra.merge.tombstone_gc import RowPurger, newest_purged, purge_head
+from writetime.cassandra.model import NO_TIMESTAMP, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.types.byte_comparable import HEAD, PAST_RECORDS, split_record_key
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError, ObjectNotFound, PreconditionFailed, WritetimeError
-from writetime.join import flat
-from writetime.join.head import decode_head, encode_head
-from writetime.join.order import ClusteringOrder
-from writetime.join.purge import RowPurger, newest_purged, purge_head
-from writetime.join.stream import Head
-from writetime.model import NO_TIMESTAMP, PartitionUpdate, Row
-from writetime.schema.model import Schema, Table
-from writetime.store import Store, open_store
+from writetime.pipeline.archiver import sweep
+from writetime.pipeline.completeness import held_back, purge_clock
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.identity import owner
+from writetime.pipeline.maintenance_report import Files, Maintained, Tidied, size_of_state
+from writetime.pipeline.node_logs import read_local
+from writetime.pipeline.planner import not_voided, read_manifest, read_schema, read_sealed, seal
+from writetime.pipeline.truncation_reports import sweep_answers
+from writetime.pipeline.void import voided_before
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
@@ -172,7 +172,7 @@ def maintain(config: PipelineConfig, store: Store, spark: SparkSession, manifest
         tables=tidied,
         held_back=held_back([schema.tables[UUID(name)] for name in base.state if UUID(name) in schema.tables], manifest),
     )
-    store.put(names.maintained(cluster), came_to.to_bytes())
+    store.put(layout.maintained(cluster), came_to.to_bytes())
     return outcome
 
 
@@ -185,9 +185,9 @@ def tasks_of(config: PipelineConfig, manifest: Manifest, base: Sealed, schema: S
         for bucket, version in enumerate(versions.buckets if table is not None else ()):
             if table is not None and version:
                 place = manifest.cluster, name, versions.generation, bucket
-                uri = config.state_url(names.state_shard(*place))
+                uri = config.state_url(layout.state_shard(*place))
                 clock = purge_clock(table, manifest.now, manifest.holds)
-                yield Task(table_id, bucket, uri, version, names.state_lease(*place), clock.before)
+                yield Task(table_id, bucket, uri, version, layout.state_lease(*place), clock.before)
 
 
 def _warehouse(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest) -> Warehouse | None:
@@ -252,16 +252,16 @@ def purged(shard: Scanned, table: Table, schema: Schema, before: int, now: int) 
             update = None if head.update is None else purge_head(head.update, before)
             static = None if update is None else update.static_row
             left = encode_head(Head(update, head.shown), order, schema.types)
-            ends = None if static is None else flat.next_expiry(flat.encode(static), now)
+            ends = None if static is None else row_codec.next_expiry(row_codec.encode(static), now)
             old: PartitionUpdate | Row | None = head.update
             new: PartitionUpdate | Row | None = update
         else:
             if pk != partition:
                 partition, rows = pk, RowPurger(None, order, before)
-            old = flat.decode(state)
+            old = row_codec.decode(state)
             new = kept = rows.purge(old)
-            left = b"" if kept is None else flat.encode(kept)
-            ends = flat.next_expiry(left, now) if left else None
+            left = b"" if kept is None else row_codec.encode(kept)
+            ends = row_codec.next_expiry(left, now) if left else None
         if left != state:
             yield Record(key, left, ends), newest_purged(old, new)
 
@@ -272,9 +272,10 @@ def _horizon(purged_before: list[int], base: Sealed) -> int | None:
 
 
 def _kept_from(config: PipelineConfig, manifest: Manifest, base: Sealed) -> int | None:
-    """Before which hour the archive lets go what it holds (`writetime.batch.shelve`) once this batch is sealed. It never goes back."""
+    """Before which hour the archive lets go what it holds (`writetime.pipeline.archive_packing`) once this batch is sealed. It never goes
+    back."""
     days = config.archive.keep_days
-    hour = [] if days is None else [int(names.hour_of(datetime.fromtimestamp(manifest.now - days * 86400, UTC)).timestamp())]
+    hour = [] if days is None else [int(layout.hour_of(datetime.fromtimestamp(manifest.now - days * 86400, UTC)).timestamp())]
     return max([*hour, *(() if base.kept_from is None else (base.kept_from,))], default=None)
 
 
@@ -319,17 +320,17 @@ def unneeded(config: PipelineConfig, cluster: str, seals: list[Sealed]) -> Itera
     for (name, generation, bucket), versions_kept in kept.items():
         place = cluster, name, generation, bucket
         if any(versions_kept):
-            yield Unneeded(config.state_url(names.state_shard(*place)), names.state_lease(*place), tuple(sorted(versions_kept - {0})))
+            yield Unneeded(config.state_url(layout.state_shard(*place)), layout.state_lease(*place), tuple(sorted(versions_kept - {0})))
     for name, generation in oldest.items():
         if generation:
-            yield Unneeded(names.state_prefix(cluster, name), "", (generation,))
+            yield Unneeded(layout.state_prefix(cluster, name), "", (generation,))
 
 
 def remove_before(store: Store, prefix: str, generation: int) -> int:
     """Remove a table's state of the generations before that one; bytes freed."""
     freed = 0
     for info in store.list(prefix):
-        if names.state_generation(info.name) >= generation:
+        if layout.state_generation(info.name) >= generation:
             break
         try:
             store.delete(info.name)
@@ -343,10 +344,10 @@ def remove_before(store: Store, prefix: str, generation: int) -> int:
 def carry_over(store: Store, cluster: str, base: int, number: int) -> None:
     """What was learnt up to the base is what is known after this batch. Created only: a driver that is late changes nothing."""
     local = read_local(store, cluster, base).model_copy(update={"opened": [], "rereads": [], "not_understood": []})
-    known = {"schema": store.read(names.batch_object(cluster, base, "schema")), "local": local.to_bytes()}
+    known = {"schema": store.read(layout.batch_object(cluster, base, "schema")), "local": local.to_bytes()}
     for what, content in known.items():
         with suppress(PreconditionFailed):
-            store.put(names.batch_object(cluster, number, what), content, if_generation=0)
+            store.put(layout.batch_object(cluster, number, what), content, if_generation=0)
 
 
 if __name__ == "__main__":

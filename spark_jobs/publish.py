@@ -24,30 +24,42 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jobs.encode import PUT_ASIDE, Encoder, Incarnation, Oversized, Tells
-from spark_jobs.ending import ends_telling
-from spark_jobs.failures import spark_failures
-from spark_jobs.files import files_up_to, to_files
-from spark_jobs.kafka import RECORDS, Chain, Publisher, ensure_topics, expect_own, forget, heartbeat_topic, message_limits, send_heartbeat
-from spark_jobs.registry import Registry
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse, may_be_respelled
-from writetime import __version__, envelope, names
-from writetime.batch import chains
-from writetime.batch.check import known_schema
-from writetime.batch.documents import Sealed
-from writetime.batch.identity import owner
-from writetime.batch.pieces import Piece, of_batch, unsent, with_bytes
-from writetime.batch.plan import history, read_manifest, read_schema, read_sealed
-from writetime.batch.publish import Published, read_published, write_published
-from writetime.config import KafkaConfig, PipelineConfig, load
-from writetime.cql.names import from_topic
-from writetime.envelope import quarantine_topic
+from spark_jobs.sinks.avro_files import files_up_to, to_files
+from spark_jobs.sinks.iceberg import Warehouse, may_be_respelled
+from spark_jobs.sinks.kafka import (
+    RECORDS,
+    Chain,
+    Publisher,
+    ensure_topics,
+    expect_own,
+    forget,
+    heartbeat_topic,
+    message_limits,
+    send_heartbeat,
+)
+from spark_jobs.sinks.kafka_records import PUT_ASIDE, Encoder, Incarnation, Oversized, Tells
+from spark_jobs.sinks.schema_registry import Registry
+from spark_jobs.spark_errors import spark_failures
+from writetime import __version__
+from writetime.cassandra.schema.ddl import Ddl, ddl
+from writetime.cassandra.schema.model import Table
+from writetime.config.pipeline import KafkaConfig, PipelineConfig, load
 from writetime.errors import ConfigError, PublishError, SchemaError, WritetimeError
-from writetime.formats import DDL, HEARTBEAT, QUARANTINED, Plain
-from writetime.schema.ddl import Ddl, ddl
-from writetime.schema.model import Table
-from writetime.store import Store, open_store
+from writetime.events import envelope
+from writetime.events.envelope import quarantine_topic
+from writetime.events.naming import from_topic
+from writetime.events.serialization import DDL, HEARTBEAT, QUARANTINED, Plain
+from writetime.pipeline import chains
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.identity import owner
+from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed
+from writetime.pipeline.publish_progress import Published, read_published, write_published
+from writetime.pipeline.quarantine.published import Piece, of_batch, unsent, with_bytes
+from writetime.pipeline.segment_check import known_schema
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 log = structlog.get_logger()
 
@@ -407,7 +419,7 @@ class Outbox:
             if number in self.voided:
                 continue
             # What has not changed is not read again.
-            held = self.store.head(names.batch_object(cluster, number, "schema"))
+            held = self.store.head(layout.batch_object(cluster, number, "schema"))
             if held is None or held.crc32c == last:
                 continue
             learner, last = read_schema(self.store, cluster, number), held.crc32c

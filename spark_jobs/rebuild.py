@@ -1,7 +1,7 @@
 """The rebuild job: from the archive, a new chain of batches makes state and tables again. `writetime rebuild
 --config FILE`
 
-Strategy: look at everything first (`writetime.batch.rebuild`): the archive, and the highest number of a batch
+Strategy: look at everything first (`writetime.pipeline.rebuild`): the archive, and the highest number of a batch
 that bucket, warehouse, Kafka and files have seen. Then batch by batch, oldest hour first, in one Spark
 session. At its first commit to a table the new chain replaces what an earlier one has left there; tables that
 it brings no rows for are emptied at the end. With `topics` all its events are published under that prefix,
@@ -18,23 +18,25 @@ from dataclasses import dataclass
 import structlog
 from pyspark.sql import SparkSession
 
-from spark_jobs import ingest, kafka
-from spark_jobs.files import last_filed
+from spark_jobs import ingest
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
-from spark_jobs.unwritable import commit_each
-from spark_jobs.warehouse import Fence, Warehouse
-from writetime.batch import chains
-from writetime.batch import rebuild as planning
-from writetime.batch.archive import archive
-from writetime.batch.chains import Rebuild
-from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.identity import owner
-from writetime.batch.plan import history, read_manifest, read_schema, read_sealed, store_clock
-from writetime.batch.publish import Published, read_published, write_published
-from writetime.config import KafkaConfig, PipelineConfig
+from spark_jobs.sinks import kafka
+from spark_jobs.sinks.avro_files import last_filed
+from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.unwritable_tables import commit_each
+from writetime.config.pipeline import KafkaConfig, PipelineConfig
 from writetime.errors import BatchBusy, ConfigError
-from writetime.store import Store, open_store
+from writetime.pipeline import chains
+from writetime.pipeline import rebuild as planning
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.chains import Rebuild
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.identity import owner
+from writetime.pipeline.planner import history, read_manifest, read_schema, read_sealed, store_clock
+from writetime.pipeline.publish_progress import Published, read_published, write_published
+from writetime.storage import open_store
+from writetime.storage.store import Store
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
 
 

@@ -1,7 +1,7 @@
 """Care of the archive: pack segments, let go of them, prune what is noted of them. `spark-submit shelve.py --config FILE`
 
-Strategy: no batch, and none has to wait for it: `writetime.batch.shelve` says why it may go on beside them. First goes what is to go,
-since it need not be packed any more. Packing is spread over Spark's workers, some segments a task, round by round, the oldest first;
+Strategy: no batch, and none has to wait for it: `writetime.pipeline.archive_packing` says why it may go on beside them. First goes what is
+to go, since it need not be packed any more. Packing is spread over Spark's workers, some segments a task, round by round, the oldest first;
 removing is done by a few threads of the driver. Time is looked at between rounds, and what is left when it is up is the next run's. How far
 it came, with bytes before and after, is noted each round (`writetime status` shows it) and logged. What cannot be packed or removed stays
 as it is, is named in the log, and holds up nothing else.
@@ -25,19 +25,29 @@ from itertools import chain, islice
 import structlog
 from pydantic import ValidationError
 
-from spark_jobs.ending import ends_telling
-from spark_jobs.files import files_up_to
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.session import spark_session
-from writetime import names
-from writetime.batch import prune
-from writetime.batch.plan import history, store_clock
-from writetime.batch.publish import read_published
-from writetime.batch.shelve import LATE, Done, Packed, Shelved, let_go, pack, read_shelved, to_let_go, to_pack
-from writetime.batch.void import voided_by_now
-from writetime.config import PipelineConfig, load
+from spark_jobs.sinks.avro_files import files_up_to
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import WritetimeError
-from writetime.last_words import leave
-from writetime.store import ObjectInfo, Store, open_store
+from writetime.pipeline import retention
+from writetime.pipeline.archive_packing import (
+    LATE,
+    Done,
+    Packed,
+    Shelved,
+    let_go,
+    pack,
+    read_shelved,
+    to_let_go,
+    to_pack,
+)
+from writetime.pipeline.job_result import leave
+from writetime.pipeline.planner import history, store_clock
+from writetime.pipeline.publish_progress import read_published
+from writetime.pipeline.void import voided_by_now
+from writetime.storage import layout, open_store
+from writetime.storage.store import ObjectInfo, Store
 
 log = structlog.get_logger()
 
@@ -120,25 +130,25 @@ class Care:
             found = to_let_go(self.store, cluster, datetime.fromtimestamp(sealed.kept_from, UTC))
             finished &= self._each("let_go", found, lambda info: let_go(self.store, info))
         if settings.keep_ledger_days is not None:
-            entries = prune.entries(self.store, cluster, self._ago(settings.keep_ledger_days))
+            entries = retention.entries(self.store, cluster, self._ago(settings.keep_ledger_days))
             finished &= self._each("ledger", entries, self._remove)
         if sealed is not None and settings.keep_batches_days is not None:
             found = chain.from_iterable(
-                prune.batches(self.store, cluster, sealed, self._ago(settings.keep_batches_days), published(self.config, self.store))
+                retention.batches(self.store, cluster, sealed, self._ago(settings.keep_batches_days), published(self.config, self.store))
             )
             # One after the other: of a batch the manifest goes first.
             finished &= self._each("batches", found, self._remove, threads=1)
-        reports = prune.statuses(self.store, cluster, self.now - prune.STATUSES)
+        reports = retention.statuses(self.store, cluster, self.now - retention.STATUSES)
         if settings.keep_reports_days is not None:
-            reports = chain(reports, prune.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
+            reports = chain(reports, retention.reports(self.store, cluster, self._ago(settings.keep_reports_days)))
         finished &= self._each("reports", reports, self._remove)
         if settings.keep_reports_days is not None:
             voided = voided_by_now(self.store, cluster, past)
-            settled = prune.settled(self.store, cluster, self._ago(settings.keep_reports_days), voided)
+            settled = retention.settled(self.store, cluster, self._ago(settings.keep_reports_days), voided)
             # One after the other: of a piece the note goes last.
             finished &= self._each("quarantine", settled, self._remove, threads=1)
         if settings.keep_claims_days is not None and self.config.kafka is not None:
-            claims = prune.claims(self.store, self.config.kafka.topic_prefix, self._ago(settings.keep_claims_days))
+            claims = retention.claims(self.store, self.config.kafka.topic_prefix, self._ago(settings.keep_claims_days))
             finished &= self._each("claims", claims, self._remove)
         if settings.compress_after_days is not None:
             finished &= self._pack(self._ago(settings.compress_after_days), packing)
@@ -148,7 +158,7 @@ class Care:
         return self.now - timedelta(days=days)
 
     def _remove(self, info: ObjectInfo) -> int:
-        return prune.remove(self.store, info)
+        return retention.remove(self.store, info)
 
     def _each(self, what: str, found: Iterator[ObjectInfo], do: Callable[[ObjectInfo], int], *, threads: int = _AT_ONCE) -> bool:
         """Do it to each, as long as there is time; whether there was enough. `do` gives the bytes that it freed."""
@@ -175,18 +185,18 @@ class Care:
         found = to_pack(self.store, self.config.cluster.name, before, since)
         first = next(found, None)
         if first is None:
-            self._packed_upto(names.hour_of(before))
+            self._packed_upto(layout.hour_of(before))
             return True
         pack_all, wanted = packing()
         waiting = chain([first], found)
         while some := list(islice(waiting, wanted)):
-            self._packed_upto(names.archive_hour(some[0]))
+            self._packed_upto(layout.archive_hour(some[0]))
             if self.over():
                 return False
             for came in pack_all(some):
                 self._came(came)
             self._tell("packed")
-        self._packed_upto(names.hour_of(before))
+        self._packed_upto(layout.hour_of(before))
         return True
 
     def _packed_upto(self, hour: datetime | None) -> None:
@@ -208,7 +218,7 @@ class Care:
     def _note(self, finished: bool) -> Shelved:
         ever = self.before.ever if self.before else Done()
         shelved = Shelved(at=self.now, packed_upto=self.upto, finished=finished, last=self.done, ever=ever.with_(self.done))
-        self.store.put(names.shelved(self.config.cluster.name), shelved.to_bytes())
+        self.store.put(layout.shelved(self.config.cluster.name), shelved.to_bytes())
         return shelved
 
 

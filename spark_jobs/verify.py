@@ -3,10 +3,10 @@
     spark-submit verify.py --config FILE [--table ks.t …] [--share 0.1 [--seed N] | --token-range A:B] [--wait SECONDS]
 
 Strategy: a table's snapshot is pinned first and the ring is read after that, so that the ring is never behind. Rows of both sides become
-documents by token range and key (`writetime.verify.Shown`), are sorted, and are compared as they pass: no side has to fit anywhere. What
-differs and cannot be called drift yet is looked at again when a later batch has taken in what was written up to the first look, as
-long as `--wait` allows. What the pipeline leaves out, masks or filters (`writetime.columns`) is so on both sides. Reads only; the report
-goes into the bucket.
+documents by token range and key (`writetime.pipeline.verification.Shown`), are sorted, and are compared as they pass: no side has to fit
+anywhere. What differs and cannot be called drift yet is looked at again when a later batch has taken in what was written up to the first
+look, as long as `--wait` allows. What the pipeline leaves out, masks or filters (`writetime.events.masking`) is so on both sides. Reads
+only; the report goes into the bucket.
 
 Exit code: 0 no drift, 1 drift, or something could not be compared.
 """
@@ -30,34 +30,42 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.ending import ends_telling
-from spark_jobs.evolve import IcebergTable, quoted
-from spark_jobs.ring import Ring, as_of, token_of
-from spark_jobs.rows import EXPIRES_AT, WRITETIME, RowShape
-from spark_jobs.scan import Batches, chunked
+from spark_jobs.cassandra_reader import Ring, as_of, token_of
+from spark_jobs.job_exit import ends_telling
 from spark_jobs.session import spark_session
-from spark_jobs.shards import Shard, shards_of
-from spark_jobs.warehouse import Warehouse
-from writetime import verify
-from writetime.batch.check import known_schema
-from writetime.batch.plan import history
-from writetime.bootstrap.rows import Selection
-from writetime.bootstrap.run import parse_part, split
-from writetime.columns import Rules, TableRules
-from writetime.config import CqlConfig, PipelineConfig, load
-from writetime.cql.arrow import from_arrow_value, plain_values
-from writetime.cql.names import to_column
-from writetime.cql.ordered import RowKeys, record_key, split_record_key
-from writetime.cql.types import CqlType, parse_type
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.schema_evolution import IcebergTable, quoted
+from spark_jobs.stages.scan import Batches, chunked
+from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME, RowShape
+from spark_jobs.state.shards import Shard, shards_of
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition_head import decode_head
+from writetime.cassandra.model import Row
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.types.byte_comparable import RowKeys, record_key, split_record_key
+from writetime.cassandra.types.types import CqlType, parse_type
+from writetime.config.pipeline import CqlConfig, PipelineConfig, load
 from writetime.errors import BatchError, ConfigError
-from writetime.join import flat
-from writetime.join.head import decode_head
-from writetime.join.order import ClusteringOrder
-from writetime.last_words import leave
-from writetime.model import Row
-from writetime.schema.model import Schema, Table
-from writetime.store import open_store
-from writetime.verify import Compared, Finding, RangeResult, Shown, TableResult, VerifyReport, plain
+from writetime.events.arrow import from_arrow_value, plain_values
+from writetime.events.masking import Rules, TableRules
+from writetime.events.naming import to_column
+from writetime.pipeline import verification
+from writetime.pipeline.bootstrap.rows import Selection
+from writetime.pipeline.bootstrap.run import parse_part, split
+from writetime.pipeline.job_result import leave
+from writetime.pipeline.planner import history
+from writetime.pipeline.segment_check import known_schema
+from writetime.pipeline.verification import (
+    Compared,
+    Finding,
+    RangeResult,
+    Shown,
+    TableResult,
+    VerifyReport,
+    plain,
+)
+from writetime.storage import open_store
 
 log = structlog.get_logger()
 
@@ -102,7 +110,7 @@ class Options:
     tables: Sequence[str] = ()
     share: float = 1.0
     seed: int = 0
-    part: verify.Range | None = None
+    part: verification.Range | None = None
     wait: float = 0.0
     at_rest: bool = False
     values: bool = False
@@ -124,9 +132,9 @@ def main(arguments: list[str] | None = None) -> int:
     part = parse_part(given.token_range) if given.token_range else None
     options = Options(given.table, given.share, given.seed, part, given.wait, given.at_rest, given.values)
     report = run(load(given.config), options)
-    print(report.model_dump_json() if given.json else verify.report_text(report))  # noqa: T201
+    print(report.model_dump_json() if given.json else verification.report_text(report))  # noqa: T201
     print(f"report: {report.name}", file=sys.stderr)  # noqa: T201
-    leave("" if report.ok else verify.in_short(report), report=report.name)
+    leave("" if report.ok else verification.in_short(report), report=report.name)
     return 0 if report.ok else 1
 
 
@@ -139,7 +147,7 @@ def run(config: PipelineConfig, options: Options) -> VerifyReport:
         report = Verification(config, config.cluster.cql, spark, options).report()
     finally:
         spark.stop()
-    verify.write_report(open_store(config.bucket), report)
+    verification.write_report(open_store(config.bucket), report)
     return report
 
 
@@ -153,7 +161,7 @@ class Suspect:
     token: int
     identity: str
     since: int
-    differences: list[verify.Difference]
+    differences: list[verification.Difference]
     ring: Shown | None
     ours: Shown | None
     record: bytes | None = None
@@ -208,7 +216,7 @@ class Verification:
             started_at=started,
             finished_at=datetime.now(UTC),
             batch=sealed.number if sealed else 0,
-            horizon=verify.moment(before),
+            horizon=verification.moment(before),
             consistency=self.config.snapshot.consistency,
             share=self.options.share,
             seed=self.options.seed,
@@ -236,7 +244,7 @@ class Verification:
                 raise BatchError("in the ring it is another table by now", operation="compare a table", obj=table.full_name, hint=hint)
             ranges = split(ring.tokens(), self.options.part, self.config.snapshot.ranges)
             of_elements = ring.tells_of_elements
-        chosen = verify.sampled(ranges, self.options.share, self.options.seed)
+        chosen = verification.sampled(ranges, self.options.share, self.options.seed)
         plan = Plan(self.config, self.cql, table, Schema(types=self.schema.types), chosen, of_elements)
         if hides_tokens(plan.rules) and (self.options.part is not None or self.options.share < 1):
             hint = "Compare all of it: share 1, no token range."
@@ -303,11 +311,11 @@ class Verification:
     def _before(self) -> int:
         """The horizon, less a margin for clocks (µs)."""
         if self.options.at_rest:
-            return verify.EVER
+            return verification.EVER
         sealed = history(self.store, self.cluster).sealed
         number = sealed.number if sealed else 0
         if self._horizon is None or self._horizon[0] != number:
-            self._horizon = number, verify.horizon(self.store, self.cluster)
+            self._horizon = number, verification.horizon(self.store, self.cluster)
         found = self._horizon[1]
         return -1 if found is None else found - int(self.config.snapshot.margin_seconds * 1_000_000)
 
@@ -320,7 +328,7 @@ class Verification:
         ranges = [RangeResult(start=start, end=end, rows=first.rows.get(at, 0)) for at, (start, end) in enumerate(subject.plan.ranges)]
         ties = self._ties(subject, last)
         for key, (number, suspect) in sorted(last.suspects.items()):
-            verdict = "tie" if key in ties else verify.verdict(suspect.differences, suspect.since, before)
+            verdict = "tie" if key in ties else verification.verdict(suspect.differences, suspect.since, before)
             counted = ranges[number]
             ranges[number] = counted.model_copy(update={verdict: getattr(counted, verdict) + 1})
             if len(findings) < MOST_FINDINGS:
@@ -334,9 +342,9 @@ class Verification:
         shards = [] if sealed is None else shards_of(self.config, sealed, subject.table.id)
         return tied_rows(look, shards, ClusteringOrder(subject.table, self.schema.types), subject.plan.elements, int(time.time()))
 
-    def _finding(self, key: str, suspect: Suspect, verdict: verify.Verdict) -> Finding:
+    def _finding(self, key: str, suspect: Suspect, verdict: verification.Verdict) -> Finding:
         told = {"ring": suspect.ring and suspect.ring.values, "ours": suspect.ours and suspect.ours.values} if self.options.values else {}
-        since = verify.moment(suspect.since)
+        since = verification.moment(suspect.since)
         assert since is not None
         listed = [(each.kind, each.column) for each in suspect.differences]
         return Finding(key=key, token=suspect.token, verdict=verdict, differences=listed, first_seen=since, **told)
@@ -351,14 +359,16 @@ def tied_rows(look: Look, shards: Sequence[tuple[str, int]], order: ClusteringOr
     wanted = {
         key: suspect
         for key, (_, suspect) in look.suspects.items()
-        if suspect.record is not None and verify.may_be_ties(suspect.differences, suspect.ring, elements)
+        if suspect.record is not None and verification.may_be_ties(suspect.differences, suspect.ring, elements)
     }
     keys = sorted({key for each in wanted.values() if each.record for key in (each.record, _head_of(each.record))})
     found: dict[bytes, bytes] = {}
     for uri, version in shards if keys else ():
         found |= Shard(uri, version).get(keys)
     return {
-        key for key, each in wanted.items() if each.record and verify.are_ties(each.differences, *_state_of(found, each.record, order), now)
+        key
+        for key, each in wanted.items()
+        if each.record and verification.are_ties(each.differences, *_state_of(found, each.record, order), now)
     }
 
 
@@ -369,7 +379,7 @@ def _state_of(records: Mapping[bytes, bytes], key: bytes, order: ClusteringOrder
     if _head_of(key) == key:
         return static, static
     state = records.get(key, b"")
-    return flat.decode(state) if state else None, static
+    return row_codec.decode(state) if state else None, static
 
 
 def _head_of(record: bytes) -> bytes:
@@ -379,7 +389,7 @@ def _head_of(record: bytes) -> bytes:
 def _doubtful(subject: Subject, before: int) -> bool:
     """Whether another look could tell more."""
     suspects = subject.looks[-1].suspects.values()
-    return any(verify.verdict(each.differences, each.since, before) == "unsettled" for _, each in suspects)
+    return any(verification.verdict(each.differences, each.since, before) == "unsettled" for _, each in suspects)
 
 
 def _aged(before: Suspect, now: Suspect) -> Suspect:
@@ -388,9 +398,11 @@ def _aged(before: Suspect, now: Suspect) -> Suspect:
 
 def _suspect(compared: Compared, row: Mapping[str, Any], at: int) -> Suspect:
     ring, ours = (None if row[side] is None else Shown.from_bytes(bytes(row[side])) for side in ("ring", "ours"))
-    twice = [verify.Difference("row twice", "", 0)] if row["twice"] else []
-    found = twice + verify.differences(compared, ring, ours, row["now"])
-    return Suspect(row["token"], verify.identity(row["ring"], row["ours"]), at, found, ring, ours, row["record"] and bytes(row["record"]))
+    twice = [verification.Difference("row twice", "", 0)] if row["twice"] else []
+    found = twice + verification.differences(compared, ring, ours, row["now"])
+    return Suspect(
+        row["token"], verification.identity(row["ring"], row["ours"]), at, found, ring, ours, row["record"] and bytes(row["record"])
+    )
 
 
 def _named(schema: Schema, name: str) -> Table:
@@ -415,7 +427,7 @@ class Plan:
     """What a worker has to know to make either side's rows of a table."""
 
     def __init__(
-        self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[verify.Range], of_elements: bool
+        self, config: PipelineConfig, cql: CqlConfig, table: Table, types: Schema, ranges: Sequence[verification.Range], of_elements: bool
     ) -> None:
         self.config, self.cql, self.table, self.types, self.ranges, self.of_elements = config, cql, table, types, list(ranges), of_elements
         self.rules = config.columns.rules.of(table, types.types)
@@ -487,7 +499,7 @@ class Rows:
 
     # --- the ring's ---
 
-    def of_ring(self, ring: Ring, number: int, tokens: verify.Range) -> Iterator[dict[str, Any]]:
+    def of_ring(self, ring: Ring, number: int, tokens: verification.Range) -> Iterator[dict[str, Any]]:
         bounds = [token.to_bytes(8, "big", signed=True) for token in tokens]
         for page in ring.pages(self.selection.of_range(), bounds, 0):
             for answer in page.rows:
@@ -528,7 +540,7 @@ class Rows:
 
     # --- the warehouse's ---
 
-    def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[verify.Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
+    def of_lake(self, batch: pa.RecordBatch, ranges: Sequence[verification.Range], wanted: set[int]) -> Iterator[dict[str, Any]]:
         ends = [end for _, end in ranges]
         columns = {name: plain_values(batch.column(name)) for name in batch.schema.names}
         for at in range(batch.num_rows):
@@ -568,8 +580,8 @@ class Rows:
         key = json.dumps({name: named.pop(name) for name in self.shape.keys})
         return key, Shown({name: value for name, value in named.items() if value is not None}, writetime, expires_at)
 
-    def _plain(self, name: str, value: Any) -> verify.Json:
-        return verify.one_spelling(value) if name in self.numbers and value else plain(value)
+    def _plain(self, name: str, value: Any) -> verification.Json:
+        return verification.one_spelling(value) if name in self.numbers and value else plain(value)
 
 
 def hides_tokens(rules: TableRules) -> bool:
@@ -621,7 +633,7 @@ def _differing(compared: Compared, rows: Iterable[dict[str, Any]]) -> Iterator[d
             # Where the ring shows nothing there is no clock of its either: what was to expire by now may have.
             now = ring["now"] if ring else int(time.time())
             shown, held = (None if document is None else Shown.from_bytes(document) for document in documents)
-            if twice or verify.differences(compared, shown, held, now):
+            if twice or verification.differences(compared, shown, held, now):
                 about = {"token": found[0]["token"], "now": now, "ring": documents[0], "ours": documents[1], "twice": twice}
                 about["record"] = ours["record"] if ours else None
                 yield {"range": number, "rows": 0, "key": key} | about

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from writetime.commitlog.segment import peek, scan
-from writetime.schema.system import TABLES
+from writetime.cassandra.commitlog.segment import peek, scan
+from writetime.cassandra.schema.system_tables import TABLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.shippers.faults import FaultyStore
-from writetime import archived, names
 from writetime.errors import CorruptSection, ObjectNotFound
-from writetime.store import ObjectInfo
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage import layout, segment_object
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo
 
-REF = names.SegmentRef(names.NodeName("ring", "dc1", "host-1"), names.SegmentName(7, 7))
+REF = layout.SegmentRef(layout.NodeName("ring", "dc1", "host-1"), layout.SegmentName(7, 7))
 PLAIN = REF.archived(datetime(2026, 5, 4, 12, 30, tzinfo=UTC))
 CONTENT = b"segment " * 1000
 
@@ -30,56 +30,56 @@ def store(tmp_path: Path) -> LocalStore:
 
 def put_packed(store: LocalStore, content: bytes = CONTENT, name: str = PLAIN) -> None:
     noted = {"size": str(len(content)), "crc32c": str(crc32c(content)), "sealed_at": "2026-05-04T12:30:00+00:00"}
-    store.put(names.packed(name), archived.pack(content, 3), metadata=noted)
+    store.put(layout.packed(name), segment_object.pack(content, 3), metadata=noted)
 
 
 @given(st.binary(max_size=300), st.integers(1, 22))
 def test_any_content_comes_back(content: bytes, level: int) -> None:
-    stored = archived.pack(content, level)
-    assert archived.unpack("CommitLog-7-1.log.zst", stored) == content
-    assert archived.unpack("CommitLog-7-1.log", content) == content
+    stored = segment_object.pack(content, level)
+    assert segment_object.unpack("CommitLog-7-1.log.zst", stored) == content
+    assert segment_object.unpack("CommitLog-7-1.log", content) == content
     # As a stream whose length nobody knows: so does `zstd -d`.
     assert pa.input_stream(pa.py_buffer(stored), compression="zstd").read() == content
 
 
-@pytest.mark.parametrize("stored", [b"", CONTENT, archived.pack(CONTENT, 3)[:-1], archived.pack(CONTENT, 3) + b"\0"])
+@pytest.mark.parametrize("stored", [b"", CONTENT, segment_object.pack(CONTENT, 3)[:-1], segment_object.pack(CONTENT, 3) + b"\0"])
 def test_what_is_no_whole_frame_is_told(stored: bytes) -> None:
     if stored == b"":
-        assert archived.unpack(names.packed(PLAIN), stored) == b""
+        assert segment_object.unpack(layout.packed(PLAIN), stored) == b""
         return
     with pytest.raises(CorruptSection, match=r"CommitLog-7-7\.log\.zst"):
-        archived.unpack(names.packed(PLAIN), stored)
+        segment_object.unpack(layout.packed(PLAIN), stored)
 
 
 def test_the_content_of_a_packed_one_stands_in_its_metadata(store: LocalStore) -> None:
     put_packed(store)
-    info = store.head(names.packed(PLAIN))
+    info = store.head(layout.packed(PLAIN))
     assert info is not None
-    assert archived.content_of(info) == (len(CONTENT), crc32c(CONTENT))
-    store.put(names.packed(PLAIN), b"by hand", metadata={"size": "many"})
-    info = store.head(names.packed(PLAIN))
+    assert segment_object.content_of(info) == (len(CONTENT), crc32c(CONTENT))
+    store.put(layout.packed(PLAIN), b"by hand", metadata={"size": "many"})
+    info = store.head(layout.packed(PLAIN))
     assert info is not None
-    assert archived.content_of(info) == (info.size, info.crc32c)
+    assert segment_object.content_of(info) == (info.size, info.crc32c)
 
 
 def test_who_pinned_the_plain_one_gets_its_bytes_from_the_packed(store: LocalStore) -> None:
     generation = store.put(PLAIN, CONTENT).generation
-    assert archived.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(CONTENT)) == CONTENT
+    assert segment_object.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(CONTENT)) == CONTENT
     put_packed(store)
     store.delete(PLAIN)
-    assert archived.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(CONTENT)) == CONTENT
-    assert archived.read(store, names.packed(PLAIN)) == CONTENT
+    assert segment_object.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(CONTENT)) == CONTENT
+    assert segment_object.read(store, layout.packed(PLAIN)) == CONTENT
     with pytest.raises(ObjectNotFound):
-        archived.read(store, PLAIN, generation=generation)
+        segment_object.read(store, PLAIN, generation=generation)
     with pytest.raises(ObjectNotFound):
-        archived.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(b"other bytes"))
+        segment_object.read(store, PLAIN, generation=generation, crc32c_of_it=crc32c(b"other bytes"))
 
 
 def test_nothing_outside_the_archive_is_looked_for_packed(store: LocalStore) -> None:
     put_packed(store, name=REF.incoming)
     with pytest.raises(ObjectNotFound):
-        archived.read(store, REF.incoming, crc32c_of_it=crc32c(CONTENT))
-    assert archived.held(store, REF.incoming) is None
+        segment_object.read(store, REF.incoming, crc32c_of_it=crc32c(CONTENT))
+    assert segment_object.held(store, REF.incoming) is None
 
 
 def test_each_segment_is_listed_once(store: LocalStore) -> None:
@@ -87,10 +87,14 @@ def test_each_segment_is_listed_once(store: LocalStore) -> None:
     store.put(PLAIN, CONTENT)
     put_packed(store)
     put_packed(store, name=other)
-    store.put(f"{names.archive_prefix('ring')}README", b"nothing of ours")
-    assert [info.name for info in archived.listed(store, names.archive_prefix("ring"))] == [PLAIN, names.packed(other)]
-    held = archived.held(store, PLAIN), archived.held(store, other), archived.held(store, PLAIN.replace("-7.log", "-9.log"))
-    assert [info.name if info else None for info in held] == [PLAIN, names.packed(other), None]
+    store.put(f"{layout.archive_prefix('ring')}README", b"nothing of ours")
+    assert [info.name for info in segment_object.listed(store, layout.archive_prefix("ring"))] == [PLAIN, layout.packed(other)]
+    held = (
+        segment_object.held(store, PLAIN),
+        segment_object.held(store, other),
+        segment_object.held(store, PLAIN.replace("-7.log", "-9.log")),
+    )
+    assert [info.name if info else None for info in held] == [PLAIN, layout.packed(other), None]
 
 
 def test_what_is_packed_while_names_are_listed_is_not_missed(store: LocalStore) -> None:
@@ -107,20 +111,20 @@ def test_what_is_packed_while_names_are_listed_is_not_missed(store: LocalStore) 
                     put_packed(store, name=plain[3])
                     store.delete(plain[3])
 
-    prefix = names.archive_prefix("ring")
+    prefix = layout.archive_prefix("ring")
     first = Meddled(store)
-    assert [info.name for info in archived.listed(first, prefix)] == [*plain[:3], plain[4]], "this look misses one"
+    assert [info.name for info in segment_object.listed(first, prefix)] == [*plain[:3], plain[4]], "this look misses one"
     store.put(plain[3], CONTENT)
-    store.delete(names.packed(plain[3]))
-    found = archived.every(Meddled(store), prefix)
-    assert [info.name for info in found] == [*plain[:3], names.packed(plain[3]), plain[4]]
-    assert [names.plain(info.name) for info in archived.every(store, prefix, start_after=plain[2])] == plain[3:]
+    store.delete(layout.packed(plain[3]))
+    found = segment_object.every(Meddled(store), prefix)
+    assert [info.name for info in found] == [*plain[:3], layout.packed(plain[3]), plain[4]]
+    assert [layout.plain(info.name) for info in segment_object.every(store, prefix, start_after=plain[2])] == plain[3:]
 
 
 def test_a_packed_name_is_of_the_same_segment() -> None:
     for name in (PLAIN, REF.archived(datetime(2026, 5, 4, tzinfo=UTC), crc32c=7)):
-        assert names.SegmentRef.from_object(names.packed(name)) == REF
-        assert names.plain(names.packed(name)) == names.plain(name) == name
-    assert names.archive_hour(names.packed(PLAIN)) == datetime(2026, 5, 4, 12, tzinfo=UTC)
-    assert names.archive_hour(f"{names.archive_prefix('ring')}date=2026-13-04/hour=12/x") is None
-    assert names.archive_hour(REF.incoming) is None
+        assert layout.SegmentRef.from_object(layout.packed(name)) == REF
+        assert layout.plain(layout.packed(name)) == layout.plain(name) == name
+    assert layout.archive_hour(layout.packed(PLAIN)) == datetime(2026, 5, 4, 12, tzinfo=UTC)
+    assert layout.archive_hour(f"{layout.archive_prefix('ring')}date=2026-13-04/hour=12/x") is None
+    assert layout.archive_hour(REF.incoming) is None

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from writetime import audit
-from writetime.audit import AuditReport, Came, Gap, Group, Held, NodeAudit, TableReread, explain
-from writetime.store import open_store
+from writetime.pipeline import audit
+from writetime.pipeline.audit import (
+    AuditReport,
+    Came,
+    Gap,
+    Group,
+    Held,
+    NodeAudit,
+    TableReread,
+    explain,
+)
+from writetime.storage import open_store
 
 START = datetime(2026, 5, 4, 12, tzinfo=UTC)
 MINUTE = int(START.timestamp()) // 60

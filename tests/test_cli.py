@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from writetime import cli
-from writetime.names import NodeName, SegmentName, SegmentRef
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage.checksum import crc32c
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
+from writetime.storage.local import LocalStore
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIP = EntryPoint("ship", "shippers.cli:ship", cli.GROUP)

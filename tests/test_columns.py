@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from writetime.columns import Rules, algorithm, parse_filter
-from writetime.config import ColumnsConfig
-from writetime.schema.model import Column, Table
+from writetime.cassandra.schema.model import Column, Table
+from writetime.config.pipeline import ColumnsConfig
+from writetime.events.masking import Rules, algorithm, parse_filter
 
 COLUMNS = {"Id": "uuid", "at": "timestamp", "name": "text", "Total": "decimal", "tags": "set<text>", "n": "int", "a.b": "blob"}
 TABLE = Table(

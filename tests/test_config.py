@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from writetime.config import PipelineConfig, example_environment, load
+from writetime.config.pipeline import PipelineConfig, example_environment, load
 from writetime.errors import ConfigError
 
 MINIMAL: dict[str, Any] = {"pipeline": "shop", "cluster": {"name": "ring", "datacenters": ["dc1"]}, "bucket": "bucket"}

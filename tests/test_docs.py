@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.ring.recording import Recording
-from writetime.config import example_environment, load
+from writetime.config.pipeline import example_environment, load
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -185,8 +185,8 @@ def test_ci_runs_what_a_contributor_is_asked_to_run() -> None:
 
 
 def test_the_event_in_the_readme_has_the_fields_of_the_envelope() -> None:
-    from writetime import envelope
-    from writetime.cql.types import NATIVE
+    from writetime.cassandra.types.types import NATIVE
+    from writetime.events import envelope
 
     pa = pytest.importorskip("pyarrow", reason="the envelope is typed by Arrow, which comes with the extra `spark`")
     row_type = pa.struct([("id", pa.int32()), ("status", pa.string())])

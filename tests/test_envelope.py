@@ -9,8 +9,15 @@ import pytest
 
 import writetime
 from tests.cql.typed import kind_of
-from writetime.cql.types import CollectionType, CqlType, UdtType
-from writetime.envelope import About, Shape, encode, progress_topic, rows_of, topic
+from writetime.cassandra.types.types import CollectionType, CqlType, UdtType
+from writetime.events.envelope import (
+    About,
+    Shape,
+    encode,
+    progress_topic,
+    rows_of,
+    topic,
+)
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 

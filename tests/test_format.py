@@ -11,17 +11,17 @@ from uuid import UUID
 import pytest
 
 from tests.ring.recording import Recording
-from writetime.commitlog import idx, sections
-from writetime.commitlog.descriptor import parse
-from writetime.commitlog.dump import Lines
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.frames import FrameCheck, check_frame, encode_frame
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import scan
-from writetime.commitlog.vint import read_unsigned
-from writetime.cql.literal import literal_of
-from writetime.cql.types import parse_type
-from writetime.schema.model import Column, Schema, Table
+from writetime.cassandra.commitlog import idx, sections
+from writetime.cassandra.commitlog.descriptor import parse
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.frames import FrameCheck, check_frame, encode_frame
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation_json import Lines
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.types.literal import literal_of
+from writetime.cassandra.types.types import parse_type
+from writetime.cassandra.types.vint import read_unsigned
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "format.md"
 

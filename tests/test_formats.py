@@ -16,11 +16,19 @@ from hypothesis import given, settings
 from tests.cql.test_round_trips import IN_ARROW
 from tests.cql.typed import kind_of, typed_values
 from tests.test_envelope import ABOUT, BOUNDS, CHANGE, CHANGES, kinds
-from writetime.cql.arrow import arrow_type, to_arrow_value
-from writetime.cql.avro import without_calendar
-from writetime.cql.types import CqlType
-from writetime.envelope import Shape, rows_of
-from writetime.formats import AvroCodec, Json, JsonSchema, avro_schemas, codec_of, form_of, schema_text
+from writetime.cassandra.types.types import CqlType
+from writetime.events.arrow import arrow_type, to_arrow_value
+from writetime.events.avro import without_calendar
+from writetime.events.envelope import Shape, rows_of
+from writetime.events.serialization import (
+    AvroCodec,
+    Json,
+    JsonSchema,
+    avro_schemas,
+    codec_of,
+    form_of,
+    schema_text,
+)
 
 KEYS = kinds(id="int")
 

@@ -1,4 +1,4 @@
-"""Values of events, from what the warehouse holds: the forms of `writetime.cql.json` and `writetime.cql.avro`."""
+"""Values of events, from what the warehouse holds: the forms of `writetime.events.json` and `writetime.events.avro`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from tests.cql.test_round_trips import IN_ARROW
 from tests.cql.typed import kind_of, typed_values
-from writetime.cql.arrow import arrow_type, from_arrow_value, to_arrow_value
-from writetime.cql.avro import Names, to_avro_value, without_calendar
-from writetime.cql.json import to_json_value
-from writetime.cql.mapping import LOSSLESS
-from writetime.cql.types import CqlType
-from writetime.envelope import encode, rows_of
+from writetime.cassandra.types.types import CqlType
 from writetime.errors import DecodeError
-from writetime.forms import AvroForm, Form, JsonForm
+from writetime.events.arrow import arrow_type, from_arrow_value, to_arrow_value
+from writetime.events.avro import Names, to_avro_value, without_calendar
+from writetime.events.converters import AvroForm, Form, JsonForm
+from writetime.events.envelope import encode, rows_of
+from writetime.events.json import to_json_value
+from writetime.events.type_mapping import LOSSLESS
 
 
 def shown(kind: CqlType, held: Any, form: Form) -> Any:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.ending import ends_telling
-from writetime import last_words
+from spark_jobs.job_exit import ends_telling
 from writetime.errors import StoreUnavailable
-from writetime.last_words import LastWords, cause, leave, listening
+from writetime.pipeline import job_result
+from writetime.pipeline.job_result import LastWords, cause, leave, listening
 
 ROOT = Path(__file__).resolve().parents[1]
 
 FROM_A_WORKER = """
   An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
-  File "/opt/writetime/spark_jobs/join.py", line 12, in fold
+  File "/opt/writetime/spark_jobs/stages/merge_stream.py", line 12, in fold
     raise MalformedMutation("a cell has no value")
 writetime.errors.MalformedMutation: decode: x at position 7: a cell has no value
 
@@ -30,7 +30,7 @@ writetime.errors.MalformedMutation: decode: x at position 7: a cell has no value
 
 
 def test_nobody_asked_nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(last_words.SETTING, raising=False)
+    monkeypatch.delenv(job_result.SETTING, raising=False)
     monkeypatch.chdir(tmp_path)
     leave("no")
     assert not list(tmp_path.iterdir())
@@ -47,7 +47,7 @@ def test_a_process_of_its_own_tells_its_error() -> None:
     assert "nowhere.yaml" in words.text
     assert words.text in done.stderr
     assert not words.retriable
-    assert last_words.SETTING not in os.environ
+    assert job_result.SETTING not in os.environ
 
 
 def test_what_may_pass_is_told_so_and_what_nobody_expected_goes_on() -> None:
@@ -70,7 +70,7 @@ def test_what_may_pass_is_told_so_and_what_nobody_expected_goes_on() -> None:
 def test_one_that_was_killed_left_nothing() -> None:
     with listening() as heard:
         assert heard.read() == LastWords()
-        Path(os.environ[last_words.SETTING]).write_text(json.dumps({"text": 7})[:-3], encoding="utf-8")
+        Path(os.environ[job_result.SETTING]).write_text(json.dumps({"text": 7})[:-3], encoding="utf-8")
         assert heard.read() == LastWords()
 
 

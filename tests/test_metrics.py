@@ -16,12 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shippers.metrics import Metrics
 from tests.status import bucket
-from writetime import metrics, names, verify
-from writetime.bootstrap.run import RangeDone, begin, finish_range, split, update
 from writetime.cli import main
-from writetime.status.batches import Batches
-from writetime.store.local import LocalStore
-from writetime.verify import RangeResult, TableResult, VerifyReport
+from writetime.monitoring import metrics
+from writetime.pipeline import verification
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.bootstrap.run import RangeDone, begin, finish_range, split, update
+from writetime.pipeline.verification import RangeResult, TableResult, VerifyReport
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 ROOT = Path(__file__).resolve().parent.parent
 DASHBOARD = ROOT / "deploy" / "grafana" / "writetime.json"
@@ -36,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     about: dict[str, Any] = {"batch": 3, "horizon": None, "consistency": "ALL", "share": 1, "seed": 0, "tables": tables}
     for hour in (1, 2):
         when = bucket.START + timedelta(hours=hour)
-        verify.write_report(LocalStore(tmp_path), VerifyReport(cluster=bucket.CLUSTER, started_at=when, finished_at=when, **about))
+        verification.write_report(LocalStore(tmp_path), VerifyReport(cluster=bucket.CLUSTER, started_at=when, finished_at=when, **about))
     store = LocalStore(tmp_path)
     table = bucket.learner().schema().tables[bucket.ORDERS]
     reading = begin(store, bucket.CLUSTER, table, part=None, ranges=split([], None, 2), consistency="ALL", now=bucket.START)
@@ -73,8 +75,8 @@ def test_what_the_bucket_tells(folder: Path) -> None:
 def test_a_node_that_is_silent_for_long_keeps_its_sample(folder: Path) -> None:
     """Without one the alert for a late node would end when no batch that is looked at has a segment of it any more."""
     store = LocalStore(folder)
-    silent = names.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
-    store.put(names.node_facts(silent), b"{}")
+    silent = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(layout.node_facts(silent), b"{}")
     found = told(metrics.as_text(metrics.samples(Batches(store, bucket.CLUSTER))))["writetime_source_timestamp_seconds"]
     (oldest,) = [value for labels, value in found if labels["host_id"] == silent.host_id]
     assert oldest <= min(value for _, value in found)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writetime import names
 from writetime.errors import NotASegment
-from writetime.names import NodeName, SegmentName, SegmentRef, part, unpart
-from writetime.store.keys import is_name
+from writetime.storage import layout
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef, part, unpart
+from writetime.storage.object_names import is_name
 
 NODE = NodeName("ring", "dc1", "host-1")
 REF = SegmentRef(NODE, SegmentName(1795248832760, 7))
@@ -83,9 +83,9 @@ def test_where_a_segment_is_kept() -> None:
     assert REF.incoming == "cdc/ring/dc1/host-1/CommitLog-7-1795248832760.log"
     assert REF.ledger == "ledger/ring/dc1/host-1/CommitLog-7-1795248832760.json"
     assert REF.archived(sealed) == "cdc_archive/ring/date=2026-05-03/hour=22/dc1/host-1/CommitLog-7-1795248832760.log"
-    assert REF.archived(sealed).startswith(names.archive_hour_prefix("ring", sealed))
+    assert REF.archived(sealed).startswith(layout.archive_hour_prefix("ring", sealed))
     assert REF.quarantined(42, 7) == "quarantine/ring/dc1/host-1/CommitLog-7-1795248832760/0000000042-7"
-    assert REF.incoming.startswith(names.incoming_prefix("ring"))
+    assert REF.incoming.startswith(layout.incoming_prefix("ring"))
 
 
 @settings(deadline=None)
@@ -101,14 +101,14 @@ def test_parts_are_sorted_by_where_they_begin() -> None:
     parts = [REF.part(0, 20_000_000), REF.part(9, 10), REF.part(2_000_000_000, 2_100_000_000)]
     assert parts == sorted(parts)
     assert parts[1] == "cdc_parts/ring/dc1/host-1/CommitLog-7-1795248832760/0000000009-0000000010"
-    assert [names.part_range(name) for name in parts] == [(0, 20_000_000), (9, 10), (2_000_000_000, 2_100_000_000)]
-    assert all(name.startswith(names.parts_prefix("ring")) for name in parts)
+    assert [layout.part_range(name) for name in parts] == [(0, 20_000_000), (9, 10), (2_000_000_000, 2_100_000_000)]
+    assert all(name.startswith(layout.parts_prefix("ring")) for name in parts)
 
 
 @pytest.mark.parametrize("name", ["", REF.incoming, REF.growing, f"{REF.growing}/1-2", f"{REF.growing}/{'0' * 10}-{'0' * 10}"])
 def test_what_is_no_part(name: str) -> None:
     with pytest.raises(NotASegment):
-        names.part_range(name)
+        layout.part_range(name)
 
 
 @pytest.mark.parametrize(
@@ -128,28 +128,28 @@ def test_what_is_no_segments_object(name: str) -> None:
 
 def test_other_objects() -> None:
     taken = datetime(2026, 5, 4, 12, 30, 5, tzinfo=UTC)
-    assert names.schema_snapshot("my ring", taken, "v/1") == "schemas/my%20ring/20260504T123005Z-v%2F1.json"
-    assert names.schema_snapshot("r", taken, "v").startswith(names.schema_prefix("r"))
-    assert names.node_schema(NODE, taken, "v/1") == "schemas/ring/dc1/host-1/20260504T123005Z-v%2F1.json"
-    assert names.node_schema(NODE, taken, "v").startswith(names.schema_prefix("ring"))
-    assert all(map(names.is_schema_snapshot, (names.node_schema(NODE, taken, "v"), names.schema_snapshot("r", taken, "v"))))
-    assert not names.is_schema_snapshot("schemas/ring/dc1/20260504T123005Z-v.json")
-    assert names.node_status(NODE, taken, "0badcafe") == "nodes/ring/dc1/host-1/20260504T123005Z-0badcafe.json"
-    assert names.node_status(NODE, taken, "0badcafe").startswith(names.node_documents(NODE))
-    assert NodeName.of_facts(names.node_status(NODE, taken, "0badcafe")) == NODE
-    assert names.node_facts(NODE) == "nodes/ring/dc1/host-1.json"
-    assert names.node_facts(NODE).startswith(names.nodes_prefix("ring"))
-    assert names.node_space(NODE, taken, "warn") == "space/ring/date=2026-05-04/dc1/host-1/123005Z-warn.json"
-    assert names.node_space(NODE, taken, "warn").startswith(names.space_prefix("ring", taken.date()))
+    assert layout.schema_snapshot("my ring", taken, "v/1") == "schemas/my%20ring/20260504T123005Z-v%2F1.json"
+    assert layout.schema_snapshot("r", taken, "v").startswith(layout.schema_prefix("r"))
+    assert layout.node_schema(NODE, taken, "v/1") == "schemas/ring/dc1/host-1/20260504T123005Z-v%2F1.json"
+    assert layout.node_schema(NODE, taken, "v").startswith(layout.schema_prefix("ring"))
+    assert all(map(layout.is_schema_snapshot, (layout.node_schema(NODE, taken, "v"), layout.schema_snapshot("r", taken, "v"))))
+    assert not layout.is_schema_snapshot("schemas/ring/dc1/20260504T123005Z-v.json")
+    assert layout.node_status(NODE, taken, "0badcafe") == "nodes/ring/dc1/host-1/20260504T123005Z-0badcafe.json"
+    assert layout.node_status(NODE, taken, "0badcafe").startswith(layout.node_documents(NODE))
+    assert NodeName.of_facts(layout.node_status(NODE, taken, "0badcafe")) == NODE
+    assert layout.node_facts(NODE) == "nodes/ring/dc1/host-1.json"
+    assert layout.node_facts(NODE).startswith(layout.nodes_prefix("ring"))
+    assert layout.node_space(NODE, taken, "warn") == "space/ring/date=2026-05-04/dc1/host-1/123005Z-warn.json"
+    assert layout.node_space(NODE, taken, "warn").startswith(layout.space_prefix("ring", taken.date()))
     odd = NodeName("my ring", "dc/1", "..")
-    assert NodeName.of_space(names.node_space(odd, taken, "ok")) == odd
-    assert NodeName.of_space(names.node_facts(NODE)) is None
-    assert names.batch_object("ring", 12, "manifest") == "batches/ring/0000000012/manifest.json"
-    assert names.batch_object("ring", 9, "sealed") < names.batch_object("ring", 10, "sealed")
-    assert names.state_shard("ring", "id", 2, 3) == "state/ring/id/g0002/b00003"
+    assert NodeName.of_space(layout.node_space(odd, taken, "ok")) == odd
+    assert NodeName.of_space(layout.node_facts(NODE)) is None
+    assert layout.batch_object("ring", 12, "manifest") == "batches/ring/0000000012/manifest.json"
+    assert layout.batch_object("ring", 9, "sealed") < layout.batch_object("ring", 10, "sealed")
+    assert layout.state_shard("ring", "id", 2, 3) == "state/ring/id/g0002/b00003"
 
 
 def test_no_cluster_reaches_into_anothers_place() -> None:
     for cluster in ("../other", "ring/dc1", "ring"):
-        assert names.incoming_prefix(cluster).count("/") == 2
-        assert not names.incoming_prefix(cluster + "x").startswith(names.incoming_prefix(cluster))
+        assert layout.incoming_prefix(cluster).count("/") == 2
+        assert not layout.incoming_prefix(cluster + "x").startswith(layout.incoming_prefix(cluster))

@@ -11,8 +11,8 @@ from cassandra.metadata import Murmur3Token, NetworkTopologyStrategy, SimpleStra
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from writetime.cassandra.token_ring import Member, Ownership, token
 from writetime.errors import ConfigError
-from writetime.ownership import Member, Ownership, token
 
 
 @given(st.binary(min_size=1, max_size=70))

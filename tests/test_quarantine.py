@@ -11,21 +11,28 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import LedgerEntry, Manifest, Problem, Sealed, SegmentInput, SegmentOutcome
-from writetime.batch.plan import plan_ingest
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cli import main
-from writetime.columns import Rules
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.segment import scan
-from writetime.config import ColumnsConfig
-from writetime.quarantine import release, retry
-from writetime.schema.learn import SchemaLearner
-from writetime.status.batches import Batches
-from writetime.status.quarantine import Kept, quarantined
-from writetime.store import Store
-from writetime.store.local import LocalStore
+from writetime.config.pipeline import ColumnsConfig
+from writetime.events.masking import Rules
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import (
+    LedgerEntry,
+    Manifest,
+    Problem,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+)
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.quarantine.contents import Kept, quarantined
+from writetime.pipeline.quarantine.retry import release, retry
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
+from writetime.storage.store import Store
 
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
 REF = bucket.ref(0, 1)
@@ -57,13 +64,13 @@ def fill(store: Store, kind: str = "UnknownTable") -> None:
         number=1, kind="ingest", sealed_at=NOW, segments=[outcome], accounting=[], state={}, held=[REF.incoming], snapshots_applied=[]
     )
     for what, document in (("manifest", manifest), ("sealed", sealed)):
-        store.put(names.batch_object(bucket.CLUSTER, 1, what), document.to_bytes())
-    store.put(names.batch_object(bucket.CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+        store.put(layout.batch_object(bucket.CLUSTER, 1, what), document.to_bytes())
+    store.put(layout.batch_object(bucket.CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
     archive(store, bucket.CLUSTER, 1)
 
 
 def tell_schema(store: Store) -> None:
-    store.put(names.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps(SNAPSHOT).encode())
+    store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps(SNAPSHOT).encode())
 
 
 @pytest.fixture
@@ -95,17 +102,17 @@ def test_a_column_that_nobody_knew_is_told_of_later(store: MemoryStore) -> None:
     fill(store, kind="UnknownColumn")
     learner = SchemaLearner()
     learner.apply_snapshot({**SNAPSHOT, "columns": SNAPSHOT["columns"][:1]})
-    store.put(names.batch_object(bucket.CLUSTER, 1, "schema"), learner.to_json().encode())
+    store.put(layout.batch_object(bucket.CLUSTER, 1, "schema"), learner.to_json().encode())
     assert release(store, bucket.CLUSTER, Rules()) == []
     other = {**SNAPSHOT["columns"][0], "column_name": "more", "kind": "regular", "position": -1}
-    store.put(names.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps({**SNAPSHOT, "columns": [other]}).encode())
+    store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v1"), json.dumps({**SNAPSHOT, "columns": [other]}).encode())
     reads = Counting(store)
     assert release(reads, bucket.CLUSTER, Rules()) == []
     assert reads.segments == 1
     # Nothing new: the segment is not read each minute.
     assert release(reads, bucket.CLUSTER, Rules()) == []
     assert reads.segments == 1
-    store.put(names.schema_snapshot(bucket.CLUSTER, NOW, "v2"), json.dumps(SNAPSHOT).encode())
+    store.put(layout.schema_snapshot(bucket.CLUSTER, NOW, "v2"), json.dumps(SNAPSHOT).encode())
     assert release(reads, bucket.CLUSTER, Rules()) == [REF.incoming]
 
 
@@ -134,7 +141,7 @@ class Counting:
 def test_an_event_that_was_not_sent_is_listed_and_shown_and_not_retried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = LocalStore(tmp_path / "bucket")
     fill(place)
-    stem = names.unpublishable(bucket.CLUSTER, "p.shop.orders", 7, 3)
+    stem = layout.unpublishable(bucket.CLUSTER, "p.shop.orders", 7, 3)
     about = {"kind": "oversized", "topic": "p.shop.orders", "sequence": [7, 3], "message": "9 bytes are more than the 8", "size": 17}
     place.put(f"{stem}.bin", b'{"note":"hunter2"}')
     place.put(f"{stem}.json", json.dumps(about).encode())
@@ -180,7 +187,7 @@ def test_of_a_segment_that_is_gone_the_frames_come_in_as_its_nodes(store: Memory
     (name,) = done.objects
     found = scan(store.read(name), name=name)
     assert [found.body(frame) for frame in found.frames] == [BODY]
-    ref = names.SegmentRef.from_object(name)
+    ref = layout.SegmentRef.from_object(name)
     assert ref.node.origin == "retry"
     assert ref.node.ring_host == bucket.NODES[0].host_id
     assert ref.incoming == name

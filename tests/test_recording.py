@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tests.ring.recording import Recording
-from writetime.commitlog import idx
-from writetime.commitlog.segment import peek, scan
+from writetime.cassandra.commitlog import idx
+from writetime.cassandra.commitlog.segment import peek, scan
 
 MOST_BYTES = 3 * 2**20
 

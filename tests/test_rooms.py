@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
 from pathlib import Path
 
@@ -38,8 +40,12 @@ FORBIDDEN = {
     "plugins": {"pyspark"},
     "dags": {"pyspark"},
 }
-MAY_USE_THE_NETWORK = {"writetime/store/gcs.py", "writetime/store/s3.py", "spark_jobs/ring.py"}
+MAY_USE_THE_NETWORK = {"writetime/storage/gcs.py", "writetime/storage/s3.py", "spark_jobs/cassandra_reader.py"}
 """What talks to a store, and what talks to the ring."""
+
+
+LAYERS = ("errors untrusted charts", "cassandra", "kernels", "events storage", "config", "pipeline", "monitoring", "cli")
+"""The rooms inside writetime, from the lowest: a room imports from those below it and from itself."""
 
 
 def modules(room: str) -> list[Path]:
@@ -120,9 +126,95 @@ def test_the_check_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.Monke
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         assert [offence for offence in offences(room) if f"m{number}.py" in offence], text
-    (tmp_path / "writetime" / "store").mkdir()
-    (tmp_path / "writetime" / "store" / "gcs.py").write_text("import google.cloud.storage\nfrom urllib.parse import quote")
+    (tmp_path / "writetime" / "storage").mkdir()
+    (tmp_path / "writetime" / "storage" / "gcs.py").write_text("import google.cloud.storage\nfrom urllib.parse import quote")
     assert [offence for offence in offences("writetime") if "gcs.py" in offence] == []
+
+
+# --- walls inside writetime --------------------------------------------------------------------------------------------------------
+
+
+def graph() -> dict[str, set[str]]:
+    """Modules of the product by their dotted names, and which of them each imports, inside functions too."""
+    found = {dotted(path): path for room in ROOMS for path in modules(room)}
+    return {name: {target for line in imports(path) if (target := known(line, found)) and target != name} for name, path in found.items()}
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def known(line: str, found: Mapping[str, Path]) -> str | None:
+    """The module that an import of `a.b.c` names: a.b.c, or a.b if c is something in it."""
+    return next((name for name in (line, line.rpartition(".")[0]) if name in found), None)
+
+
+def floor(module: str) -> int | None:
+    """How high a room of writetime is. None for its root and for what is outside."""
+    package, _, rest = module.partition(".")
+    inside = rest.partition(".")[0]
+    floors = [number for number, names in enumerate(LAYERS) if inside in names.split()]
+    return floors[0] if package == "writetime" and floors else None
+
+
+def upward(edges: Mapping[str, set[str]]) -> list[str]:
+    """Imports from a room that is higher, or from another one on the same floor."""
+    found = []
+    for module, targets in edges.items():
+        for target in targets:
+            here, there = floor(module), floor(target)
+            if here is None or there is None or module.split(".")[1] == target.split(".")[1]:
+                continue
+            if there > here or (there == here and here > 0):
+                found.append(f"{module} imports {target}")
+    return sorted(found)
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other, by way of others too."""
+    sorter = TopologicalSorter(edges)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def private_helpers(room: str) -> list[str]:
+    """Names with a leading underscore that a module takes from another room."""
+    found = []
+    for path in modules(room):
+        here = dotted(path).split(".")[:2]
+        for line in imports(path):
+            if line.split(".")[0] in ROOMS and re.match(r"_[a-z]|_[A-Z]", line.split(".")[-1]) and line.split(".")[:2] != here:
+                found.append(f"{dotted(path)} imports {line}")
+    return found
+
+
+def test_arrows_inside_writetime_go_down() -> None:
+    """Every module is in a room that has a floor; nothing imports from above."""
+    edges = graph()
+    assert [name for name in edges if name.startswith("writetime.") and floor(name) is None] == []
+    assert upward(edges) == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circles(graph()) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_private_helpers_stay_in_their_room(room: str) -> None:
+    assert private_helpers(room) == []
+
+
+def test_the_walls_notice_a_wrong_arrow() -> None:
+    assert upward({"writetime.storage.gcs": {"writetime.pipeline.planner"}, "writetime.events.json": {"writetime.storage.gcs"}}) == [
+        "writetime.events.json imports writetime.storage.gcs",
+        "writetime.storage.gcs imports writetime.pipeline.planner",
+    ]
+    assert upward({"writetime.cli.status": {"writetime.cassandra.model", "writetime.errors"}}) == []
+    assert set(circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
 
 
 # --- pyspark and pyspark-client write the same files; the Airflow provider asks for the latter (docs/adr/0002)

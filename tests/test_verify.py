@@ -10,12 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from writetime import names, verify
-from writetime.batch.documents import Manifest, Sealed, SegmentInput
+from writetime.cassandra.model import Cell, Liveness, Row
 from writetime.errors import ConfigError
-from writetime.model import Cell, Liveness, Row
-from writetime.store import open_store
-from writetime.verify import (
+from writetime.pipeline import verification
+from writetime.pipeline.documents import Manifest, Sealed, SegmentInput
+from writetime.pipeline.verification import (
     Compared,
     Difference,
     RangeResult,
@@ -27,6 +26,7 @@ from writetime.verify import (
     may_be_ties,
     verdict,
 )
+from writetime.storage import layout, open_store
 
 NOW = 1_000
 OF = Compared(frozenset({"v", "tags"}), elements=frozenset({"tags"}))
@@ -70,7 +70,8 @@ def test_only_what_ought_to_be_in_is_drift() -> None:
 
 
 def test_less_of_a_row_is_a_tie_if_what_lacks_won_one() -> None:
-    """A cell that won against one of its timestamp that has expired by now, on a ring of Cassandra 3.11 (`writetime.join.reconcile`)."""
+    """A cell that won against one of its timestamp that has expired by now, on a ring of Cassandra 3.11
+    (`writetime.cassandra.merge.reconcile`)."""
     won, other = Cell("v", 5, b"b", tied=True), Cell("w", 5, b"b")
     null, gone = [Difference("value", "v", None)], [Difference("row too many", "", None)]
     shown = Shown({"w": "b"})
@@ -91,68 +92,68 @@ def test_less_of_a_row_is_a_tie_if_what_lacks_won_one() -> None:
 
 def test_a_document_survives_and_numbers_have_one_spelling() -> None:
     assert Shown.from_bytes(RING.to_bytes()) == RING
-    assert {verify.one_spelling(text) for text in ("1", "1.0", "10E-1")} == {"1e0"}
-    assert verify.one_spelling("-0.00") == "0"
-    assert verify.plain({"a": b"\x01", "b": None, "c": [(1, b"")]}) == {"a": "01", "c": [[1, ""]]}
+    assert {verification.one_spelling(text) for text in ("1", "1.0", "10E-1")} == {"1e0"}
+    assert verification.one_spelling("-0.00") == "0"
+    assert verification.plain({"a": b"\x01", "b": None, "c": [(1, b"")]}) == {"a": "01", "c": [[1, ""]]}
 
 
 def test_a_share_of_the_ranges_is_the_same_for_a_seed() -> None:
     ranges = [(at, at + 1) for at in range(100)]
-    some = verify.sampled(ranges, 0.1, 7)
+    some = verification.sampled(ranges, 0.1, 7)
     assert len(some) == 10
-    assert some == verify.sampled(ranges, 0.1, 7) == sorted(some)
-    assert some != verify.sampled(ranges, 0.1, 8)
-    assert verify.sampled(ranges, 1, 7) == ranges
-    assert len(verify.sampled(ranges, 0.0001, 7)) == 1
+    assert some == verification.sampled(ranges, 0.1, 7) == sorted(some)
+    assert some != verification.sampled(ranges, 0.1, 8)
+    assert verification.sampled(ranges, 1, 7) == ranges
+    assert len(verification.sampled(ranges, 0.0001, 7)) == 1
     with pytest.raises(ConfigError):
-        verify.sampled(ranges, 0, 7)
+        verification.sampled(ranges, 0, 7)
 
 
 def test_the_horizon_is_that_of_the_node_that_is_furthest_behind(tmp_path: Path) -> None:
     store, start = open_store(str(tmp_path)), datetime(2026, 5, 4, 12, tzinfo=UTC)
-    nodes = [names.NodeName("c", "dc1", host) for host in ("a", "b", "gone")]
+    nodes = [layout.NodeName("c", "dc1", host) for host in ("a", "b", "gone")]
 
-    def segment(node: names.NodeName, minute: int) -> SegmentInput:
-        name = names.SegmentRef(node, names.SegmentName(1_777_890_000_000 + minute, 7)).incoming
+    def segment(node: layout.NodeName, minute: int) -> SegmentInput:
+        name = layout.SegmentRef(node, layout.SegmentName(1_777_890_000_000 + minute, 7)).incoming
         return SegmentInput(object=name, generation=1, size=1, crc32c=1, sealed_at=start + timedelta(minutes=minute))
 
     taken = {1: [(0, 1), (1, 2), (2, 0)], 2: [(0, 3), (0, 5)], 3: []}
-    assert verify.horizon(store, "c") is None
+    assert verification.horizon(store, "c") is None
     for number, segments in taken.items():
         about = {"number": number, "cluster": "c", "created_at": start, "now": 0, "base": number - 1}
         made = Manifest(kind="ingest", segments=[segment(nodes[at], minute) for at, minute in segments], **about)
-        store.put(names.batch_object("c", number, "manifest"), made.to_bytes())
+        store.put(layout.batch_object("c", number, "manifest"), made.to_bytes())
         sealed = Sealed(number=number, kind="ingest", sealed_at=start, segments=[], accounting=[], state={})
-        store.put(names.batch_object("c", number, "sealed"), sealed.to_bytes())
-    assert verify.moment(verify.horizon(store, "c")) == start
+        store.put(layout.batch_object("c", number, "sealed"), sealed.to_bytes())
+    assert verification.moment(verification.horizon(store, "c")) == start
     for node in nodes[:2]:
-        store.put(names.node_facts(node), b"{}")
-    assert verify.moment(verify.horizon(store, "c")) == start + timedelta(minutes=2)
+        store.put(layout.node_facts(node), b"{}")
+    assert verification.moment(verification.horizon(store, "c")) == start + timedelta(minutes=2)
 
 
 def test_the_report_and_its_picture(tmp_path: Path) -> None:
     ranges = [RangeResult(start=-(2**63), end=0, rows=7, drift=1), RangeResult(start=0, end=2**63 - 1, rows=3)]
     when = datetime(2026, 5, 4, 12, tzinfo=UTC)
-    finding = verify.Finding(key='{"id": 7}', token=-5, verdict="drift", differences=[("value", "a<b")], first_seen=when)
+    finding = verification.Finding(key='{"id": 7}', token=-5, verdict="drift", differences=[("value", "a<b")], first_seen=when)
     table = TableResult(table="shop.<orders>", table_id=UUID(int=1), ranges=ranges, findings=[finding])
     about = {"cluster": "c", "started_at": when, "finished_at": when, "batch": 3, "horizon": when}
     report = VerifyReport(**about, consistency="ALL", share=1, seed=0, tables=[table])
     assert (report.ok, report.drift, table.rows) == (False, 1, 10)
     store = open_store(str(tmp_path))
-    name = verify.write_report(store, report)
+    name = verification.write_report(store, report)
     assert name == "verify/c/20260504T120000Z.json"
     assert VerifyReport.model_validate_json(store.read(name)) == report
     drawn = ET.fromstring(store.read(name.replace(".json", ".svg")))
     classes = [each.get("class") for each in drawn.iter("{http://www.w3.org/2000/svg}rect")]
     assert classes[:3] == ["b", "bad", "good"]
-    text = verify.report_text(report)
+    text = verification.report_text(report)
     assert "DRIFT" in text
     assert 'drift shop.<orders> {"id": 7}: value a<b' in text
     assert report.model_copy(update={"tables": []}).ok
     assert "written up to 2026-05-04 12:00:00Z" in text
-    assert "nobody writes, and all is in" in verify.report_text(report.model_copy(update={"at_rest": True, "horizon": None}))
+    assert "nobody writes, and all is in" in verification.report_text(report.model_copy(update={"at_rest": True, "horizon": None}))
     # What people are told of it names no row.
-    short = verify.in_short(report)
+    short = verification.in_short(report)
     assert (
         short
         == "1 rows are not what the ring has\nshop.<orders>: drift in 1 of 10 rows\nReport and picture: verify/c/20260504T120000Z.json"

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from tests.status import bucket
-from writetime import names
-from writetime.batch.documents import LedgerEntry
-from writetime.batch.plan import history
-from writetime.batch.shelve import pack, to_pack
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.pipeline.archive_packing import pack, to_pack
+from writetime.pipeline.documents import LedgerEntry
+from writetime.pipeline.planner import history
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 RUNBOOK = Path(__file__).resolve().parents[1] / "docs" / "runbook.md"
 BASH = shutil.which("bash") or "/bin/bash"
@@ -48,11 +48,11 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bucket.small(found)
     store = LocalStore(found)
     for name in list(to_pack(store, bucket.CLUSTER, bucket.minute(99999)))[::2]:
-        entry = LedgerEntry.read(store, names.SegmentRef.from_object(name).ledger)
+        entry = LedgerEntry.read(store, layout.SegmentRef.from_object(name).ledger)
         assert entry is not None
         content = store.read(name)
         noted = entry.model_copy(update={"size": len(content), "crc32c": crc32c(content)})
-        store.put(names.SegmentRef.from_object(name).ledger, noted.to_bytes())
+        store.put(layout.SegmentRef.from_object(name).ledger, noted.to_bytes())
         pack(store, name, 3)
     return found
 
@@ -66,7 +66,7 @@ def of_the_runbook() -> list[str]:
     (section,) = re.findall(
         r"^## Which segment held.*?```console\n(.*?)^```", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
-    return [line.replace("my-ring", names.part(bucket.CLUSTER)) for line in section.splitlines()]
+    return [line.replace("my-ring", layout.part(bucket.CLUSTER)) for line in section.splitlines()]
 
 
 def test_the_commands_of_the_runbook(folder: Path) -> None:
@@ -86,17 +86,17 @@ def test_the_commands_of_the_runbook(folder: Path) -> None:
 def test_a_namespace_of_a_replay_is_fresh_again_by_the_command_of_the_runbook(tmp_path: Path) -> None:
     found = tmp_path / "bucket"
     bucket.small(found)
-    store, chain = LocalStore(found), names.beside(bucket.CLUSTER, "check")
+    store, chain = LocalStore(found), layout.beside(bucket.CLUSTER, "check")
     before = {info.name for info in store.list()}
     table_id = str(bucket.ORDERS)
     for name in (
-        names.batch_object(chain, 1, "sealed"),
-        f"{names.state_shard(chain, table_id, 0, 0)}/data/x.lance",
-        names.state_lease(chain, table_id, 0, 0),
+        layout.batch_object(chain, 1, "sealed"),
+        f"{layout.state_shard(chain, table_id, 0, 0)}/data/x.lance",
+        layout.state_lease(chain, table_id, 0, 0),
     ):
         store.put(name, b"{}")
     (command,) = re.findall(r"^gsutil -m rm .*$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
-    ask(found, command.replace("my-ring.replay.check", names.part(chain)).replace("gs://", ""))
+    ask(found, command.replace("my-ring.replay.check", layout.part(chain)).replace("gs://", ""))
     assert {info.name for info in store.list()} == before
     assert history(store, chain).sealed is None
 
@@ -106,7 +106,7 @@ def test_a_namespace_of_a_replay_is_fresh_again_by_the_command_of_the_runbook(tm
 def test_a_minute_of_a_node(request: pytest.FixtureRequest, of: str, number: float) -> None:
     """By what the runbook says, for other minutes: the segment is the one that was being written then."""
     folder: Path = request.getfixturevalue(of)
-    cluster, at = names.part(bucket.CLUSTER), bucket.minute(number)
+    cluster, at = layout.part(bucket.CLUSTER), bucket.minute(number)
     host = next(
         path.stem for path in folder.glob("nodes/*/dc1/*.json") if json.loads(path.read_text(encoding="utf-8")).get("address") == "10.0.0.1"
     )

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ByteSize, SecretStr
 from pydantic.fields import FieldInfo
 
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 _HEAD = """# Configuration
@@ -26,7 +26,7 @@ One YAML describes a pipeline; shipper, jobs and DAGs all read it. Unknown keys 
 which key is wrong and why. `${NAME}` in any text is replaced from the environment: secrets belong there. Relative paths are meant from the
 file's folder. [pipeline.example.yaml](pipeline.example.yaml) is one to begin with.
 
-This page is made from the models in `writetime/config.py` by `python -m tools.configuration`.
+This page is made from the models in `writetime/config/pipeline.py` by `python -m tools.configuration`.
 """
 _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", SecretStr: "secret text", ByteSize: "size"}
 

@@ -32,8 +32,8 @@ from tools.services.airflow import Airflow
 from tools.services.airflow_api import AirflowApi
 from tools.services.kafka import Kafka
 from tools.site import Site
-from writetime.batch.publish import publish_due
-from writetime.store import Store
+from writetime.pipeline.publish_progress import publish_due
+from writetime.storage.store import Store
 
 FOLDER = ROOT / "var" / "demo"
 RUN = ROOT / "var" / "run"

@@ -4,7 +4,7 @@
     gcs/<name>.json        a custom role of Google Cloud, as `gcloud iam roles create <name> --file` takes it
     gcs/grants.json        which role is granted on which managed folder ("" is the bucket), role by role of the table
 
-Strategy: a role's row says in which folders (the first part of a name, see `writetime.names`) it looks (size,
+Strategy: a role's row says in which folders (the first part of a name, see `writetime.storage.layout`) it looks (size,
 checksum and metadata of objects), reads, creates, writes (creates and replaces) and deletes; `"*"` is the
 whole bucket, `own` narrows each folder to what one node ships there. Who lists, lists the bucket: on S3 only
 the right to list without a condition lets an account learn that an object is missing.

@@ -167,9 +167,9 @@ compile_kernel() {
     find writetime -name '*.nb[ci]' -delete
     # A fresh process would compile the compiler's own sources first, each time if it may not write them down.
     "$PYTHON" -m compileall -q "$VENV"/lib/python3*/site-packages/{numba,llvmlite}
-    "$PYTHON" -m writetime.commitlog.kernel
-    "$PYTHON" -m writetime.commitlog.cells_buffers
-    "$PYTHON" -m writetime.join.kernel
+    "$PYTHON" -m writetime.kernels.segment_walk
+    "$PYTHON" -m writetime.kernels.mutation_buffers
+    "$PYTHON" -m writetime.kernels.merge
 }
 
 prepare_airflow() {

@@ -26,15 +26,15 @@ from rich.table import Table as Grid
 from tests.ring.recording import Recording
 from tools.errors import ServiceError
 from tools.site import Site
-from writetime import archived, names
-from writetime.batch.documents import Accounting, Sealed, total
-from writetime.batch.plan import history, read_schema, read_sealed
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import scan
-from writetime.cql.names import from_column
-from writetime.names import SegmentRef
-from writetime.schema.model import Schema
-from writetime.store import Store, open_store
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.schema.model import Schema
+from writetime.events.naming import from_column
+from writetime.pipeline.documents import Accounting, Sealed, total
+from writetime.pipeline.planner import history, read_schema, read_sealed
+from writetime.storage import layout, open_store, segment_object
+from writetime.storage.layout import SegmentRef
+from writetime.storage.store import Store
 
 TOPIC_PREFIX = "demo"
 FACTS = ("_writetime", "_expires_at")
@@ -133,9 +133,9 @@ def _updates_per_node(store: Store, recording: Recording, captured: set[str], ba
     schema = read_schema(store, recording.cluster_name, batch).schema()
     addresses = {node.host_id: node.address for node in recording.nodes}
     counts: Counter[str] = Counter()
-    for info in archived.listed(store, f"{names.ARCHIVE}/"):
+    for info in segment_object.listed(store, f"{layout.ARCHIVE}/"):
         node = addresses[SegmentRef.from_object(info.name).node.host_id]
-        counts[node] += _captured_updates(archived.read(store, info.name), schema, captured)
+        counts[node] += _captured_updates(segment_object.read(store, info.name), schema, captured)
     return dict(sorted(counts.items()))
 
 

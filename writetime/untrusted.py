@@ -12,9 +12,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn
 
-from writetime.errors import ObjectNotFound
-from writetime.store import ObjectInfo, Store
-
 FACTS: Final = 1 << 20
 """Bytes of a document on a node: 1,536 tokens are 32 KB."""
 SCHEMA: Final = 64 << 20
@@ -29,8 +26,6 @@ I64: Final = 2**63 - 1
 EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=1)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 """Times that a note may name; far enough from the limits of `datetime` that a zone or an hour can be added."""
-AHEAD: Final = timedelta(days=1)
-"""How far a node's clock may be ahead of the store's."""
 
 _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 _LONGEST_MOMENT: Final = 64
@@ -57,22 +52,6 @@ def parse(text: bytes, *, largest: int = FACTS) -> Any:
         return json.loads(text.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise Untrusted(f"it is no JSON: {error}") from error
-
-
-def read_object(store: Store, info: ObjectInfo, *, largest: int = FACTS) -> dict[str, Any]:
-    """The JSON object that the object holds; of a larger one nothing is read. Raises Untrusted, also where it is gone."""
-    return parse_object(read(store, info, largest=largest), largest=largest)
-
-
-def read(store: Store, info: ObjectInfo, *, largest: int) -> bytes:
-    """What the object holds, unless it is larger than that: then nothing is read. Raises Untrusted, also where it is gone."""
-    if info.size > largest:
-        raise Untrusted(f"{info.size} bytes, more than {largest}")
-    try:
-        # It may have been replaced by a larger one since it was listed.
-        return store.read(info.name, end=largest + 1)
-    except ObjectNotFound as error:
-        raise Untrusted("it is gone") from error
 
 
 def text(value: object, what: str, *, longest: int = NAME) -> str:
@@ -115,15 +94,6 @@ def moment(value: object, what: str) -> datetime:
         raise Untrusted(f"{what} is no time") from error
     if not EARLIEST <= found <= LATEST:
         raise Untrusted(f"{what} is not between {EARLIEST:%Y} and {LATEST:%Y}")
-    return found
-
-
-def moment_of(info: ObjectInfo, key: str) -> datetime:
-    """The time that an object's metadata notes under `key`. Raises Untrusted; also for one that is far ahead of the store's clock: what
-    goes by it (the archive's hours, the time up to which logs are in) would run ahead for good."""
-    found = moment(info.metadata.get(key), key)
-    if found > info.created + AHEAD:
-        raise Untrusted(f"{key} is more than a day ahead of the store's clock")
     return found
 
 

@@ -37,13 +37,12 @@ from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
 from tools.services.airflow import Airflow
 from tools.services.kafka import Kafka
-from writetime import names
-from writetime.audit import AuditReport
-from writetime.batch.maintained import read_maintained
-from writetime.batch.plan import history, read_sealed
-from writetime.bootstrap.run import runs as bootstrap_runs
-from writetime.config import SparkConfig, load
-from writetime.store import open_store
+from writetime.config.pipeline import SparkConfig, load
+from writetime.pipeline.audit import AuditReport
+from writetime.pipeline.bootstrap.run import runs as bootstrap_runs
+from writetime.pipeline.maintenance_report import read_maintained
+from writetime.pipeline.planner import history, read_sealed
+from writetime.storage import layout, open_store
 
 pytestmark = [
     pytest.mark.browser,
@@ -310,7 +309,7 @@ def the_others_look_and_change_nothing(live: Live, hours: list[datetime]) -> Non
 
 
 def archived(live: Live) -> Iterator[str]:
-    return (info.name for info in live.store.list(names.archive_prefix("live")))
+    return (info.name for info in live.store.list(layout.archive_prefix("live")))
 
 
 def drift_is_red(live: Live) -> None:

@@ -15,8 +15,8 @@ from tests.airflow.browser import Browser, browsing
 from tests.airflow.test_live import PICTURES
 from tests.status import bucket
 from tools.services.airflow import Airflow
-from writetime.batch.documents import LedgerEntry
-from writetime.store.local import LocalStore
+from writetime.pipeline.documents import LedgerEntry
+from writetime.storage.local import LocalStore
 
 pytestmark = [pytest.mark.browser, pytest.mark.airflow, pytest.mark.timeout(900)]
 

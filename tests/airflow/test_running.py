@@ -27,10 +27,10 @@ from tools.services.airflow import Airflow
 from tools.services.airflow_api import AirflowApi
 from tools.services.kafka import Kafka
 from tools.site import Site
-from writetime import names
-from writetime.batch.documents import LedgerEntry, Sealed
-from writetime.batch.plan import history, read_sealed
-from writetime.store import Store, open_store
+from writetime.pipeline.documents import LedgerEntry, Sealed
+from writetime.pipeline.planner import history, read_sealed
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -68,7 +68,7 @@ class Story:
         return found
 
     def ledger(self, name: str) -> LedgerEntry:
-        entry = LedgerEntry.read(self.store, names.SegmentRef.from_object(name).ledger)
+        entry = LedgerEntry.read(self.store, layout.SegmentRef.from_object(name).ledger)
         assert entry is not None
         return entry
 
@@ -98,9 +98,9 @@ def test_a_damaged_segment_its_repair_and_a_backfill(story: Story) -> None:
     _make_older(folders.values())
     damaged = flip_a_byte_of_a_captured_frame(folders[story.recording.nodes[0].host_id])
     demo.ship(story.site, story.recording, stage=False)
-    name = names.SegmentRef(
-        names.NodeName(story.cluster, story.recording.nodes[0].datacenter, story.recording.nodes[0].host_id),
-        names.SegmentName.parse(damaged.path.name),
+    name = layout.SegmentRef(
+        layout.NodeName(story.cluster, story.recording.nodes[0].datacenter, story.recording.nodes[0].host_id),
+        layout.SegmentName.parse(damaged.path.name),
     ).incoming
 
     # All else goes on: the batch is sealed and archived, only the square of that segment is red, and it has its name.

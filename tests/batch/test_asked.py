@@ -11,18 +11,18 @@ import pytest
 
 from shippers.truncations import checksum_of, ship_truncations
 from tests.batch.test_local import CLUSTER, ORDERS, START, Ring, minute, ms, reread, ring, truncated
-from writetime import names
-from writetime.batch.asked import new_answers, newest_answers, read_answers, sweep_answers
-from writetime.batch.local import all_segments, cuts
-from writetime.batch.plan import plan_ingest
-from writetime.status.batches import Batches
-from writetime.status.text import as_text
+from writetime.monitoring.status import as_text
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.node_logs import all_segments, cuts
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.truncation_reports import new_answers, newest_answers, read_answers, sweep_answers
+from writetime.storage import layout
 
 __all__ = ["ring"]
 
 
-def node(host: str) -> names.NodeName:
-    return names.NodeName(CLUSTER, "dc1", host)
+def node(host: str) -> layout.NodeName:
+    return layout.NodeName(CLUSTER, "dc1", host)
 
 
 def answer(ring: Ring, host: str, *records: tuple[UUID, int, int, float], taken: float = 0) -> str:
@@ -74,7 +74,7 @@ def test_the_newest_answer_counts_by_the_clock_of_the_store(ring: Ring) -> None:
     answer(ring, "a", (ORDERS.id, 1, 900, 10), taken=600)
     later = answer(ring, "a", (ORDERS.id, 2, 5, 30), taken=-600)
     found = newest_answers(ring.store, CLUSTER)
-    created = {info.created for info in ring.store.list(names.truncations_prefix(CLUSTER))}
+    created = {info.created for info in ring.store.list(layout.truncations_prefix(CLUSTER))}
     assert len(created) == 1 or found[node("a")].name == later
 
 
@@ -97,9 +97,9 @@ def test_the_newest_answer_counts_by_the_clock_of_the_store(ring: Ring) -> None:
     ],
 )
 def test_a_hostile_answer_is_reported_and_holds_up_no_other(ring: Ring, content: bytes, reason: str) -> None:
-    bad = names.node_truncations(node("bad"), minute(0), "0badcafe")
+    bad = layout.node_truncations(node("bad"), minute(0), "0badcafe")
     ring.store.put(bad, content)
-    ring.store.put(f"{names.truncations_prefix(CLUSTER)}stray", b"")
+    ring.store.put(f"{layout.truncations_prefix(CLUSTER)}stray", b"")
     ring.ship("a", 1, 1)
     ring.batch()
     answer(ring, "a", (ORDERS.id, 1, 900, 10))
@@ -112,7 +112,7 @@ def test_a_hostile_answer_is_reported_and_holds_up_no_other(ring: Ring, content:
 
 def test_both_sides_know_the_answer_without_records(ring: Ring) -> None:
     name = answer(ring, "a")
-    assert names.truncations_checksum(name) == checksum_of([])
+    assert layout.truncations_checksum(name) == checksum_of([])
     assert new_answers(ring.store, CLUSTER, {}) == []
     known: dict[str, Any] = {"a": name}
     assert new_answers(ring.store, CLUSTER, known) == []
@@ -123,11 +123,11 @@ def test_maintenance_keeps_the_newest_answer_of_each_node(ring: Ring) -> None:
     answer(ring, "a", taken=0)
     answer(ring, "b", taken=0)
     last = answer(ring, "a", (ORDERS.id, 1, 900, 10), taken=1)
-    stray = f"{names.truncations_prefix(CLUSTER)}stray"
+    stray = f"{layout.truncations_prefix(CLUSTER)}stray"
     ring.store.put(stray, b"")
     newest = {info.name for info in newest_answers(ring.store, CLUSTER).values()}
     assert sweep_answers(ring.store, CLUSTER) > 0
-    assert {info.name for info in ring.store.list(names.truncations_prefix(CLUSTER))} == {*newest, stray}
+    assert {info.name for info in ring.store.list(layout.truncations_prefix(CLUSTER))} == {*newest, stray}
     assert last in newest
 
 

@@ -11,18 +11,18 @@ import pytest
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert
 from tests.commitlog.packed import KEYS, PACKINGS, repack
 from tests.schema.examples import create_table
-from writetime import names
-from writetime.batch.check import check_segment
-from writetime.batch.documents import LedgerEntry, Manifest, Sealed
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, Schema
-from writetime.schema.system import TABLES
-from writetime.store import Store, open_store
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, Schema
+from writetime.cassandra.schema.system_tables import TABLES
+from writetime.pipeline.documents import LedgerEntry, Manifest, Sealed
+from writetime.pipeline.segment_check import check_segment
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 CLUSTER = "ring"
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
-NAME = names.SegmentRef(names.NodeName(CLUSTER, "dc1", "host"), names.SegmentName(7, 7)).incoming
+NAME = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", "host"), layout.SegmentName(7, 7)).incoming
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_what_sealed_batches_and_readable_snapshots_told_is_known(store: Store) 
     manifest = Manifest(number=1, kind="ingest", cluster=CLUSTER, created_at=NOW, now=0, base=0, segments=[])
     sealed = Sealed(number=1, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={})
     for what, data in (("manifest", manifest.to_bytes()), ("sealed", sealed.to_bytes()), ("schema", learner.to_json().encode())):
-        store.put(names.batch_object(CLUSTER, 1, what), data)
-    store.put(names.schema_snapshot(CLUSTER, NOW, "broken"), b"\xff no JSON")
+        store.put(layout.batch_object(CLUSTER, 1, what), data)
+    store.put(layout.schema_snapshot(CLUSTER, NOW, "broken"), b"\xff no JSON")
     store.put(NAME, segment(encode_mutation(insert(1), SCHEMA)))
     assert kinds(store) == []
 
@@ -112,7 +112,7 @@ def test_what_a_node_lost_in_a_crash_is_nothing_wrong(store: Store) -> None:
     mended = segment(ddl(), encode_mutation(insert(1), SCHEMA), encode_mutation(insert(2), SCHEMA))[:-40]
     store.put(NAME, mended)
     assert kinds(store) == ["torn_tail"]
-    store.put(entry_name := names.SegmentRef.from_object(NAME).ledger, entry.to_bytes())
+    store.put(entry_name := layout.SegmentRef.from_object(NAME).ledger, entry.to_bytes())
     assert kinds(store) == []
     store.put(entry_name, entry.model_copy(update={"ending": "completed"}).to_bytes())
     assert kinds(store) == ["torn_tail"]

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from tests.batch.test_plan import CLUSTER, NOW, archive, ledger, plan, planned, ref, seal, ship
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch import conflicts
-from writetime.batch.conflicts import Conflict, candidates, keep, undecided
-from writetime.batch.documents import Contents
-from writetime.batch.logs_in import holds
-from writetime.batch.plan import plan_ingest, read_sealed
 from writetime.cli import main
-from writetime.config import WatchConfig
+from writetime.config.pipeline import WatchConfig
 from writetime.errors import BatchError, ObjectNotFound
-from writetime.status.batches import Batches
-from writetime.status.ignored import ignored
-from writetime.status.nodes import ring
-from writetime.status.watch import watch
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.monitoring.ignored import ignored
+from writetime.monitoring.nodes import ring
+from writetime.monitoring.watch import watch
+from writetime.pipeline import conflicts
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.completeness import holds
+from writetime.pipeline.conflicts import Conflict, candidates, keep, undecided
+from writetime.pipeline.documents import Contents
+from writetime.pipeline.planner import plan_ingest, read_sealed
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_the_commands(store: LocalStore, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_names() -> None:
     assert conflicts.shipped(ref(1).conflict(0xAB)) == ref(1).incoming
-    assert names.SegmentRef.from_conflict(ref(1).conflict(0xAB)) == (ref(1), 0xAB)
+    assert layout.SegmentRef.from_conflict(ref(1).conflict(0xAB)) == (ref(1), 0xAB)
     shipped = ref(1).conflict(0)
     for stray in (ref(1).incoming, f"{shipped}x", shipped.replace("conflict-0", "conflict-G"), shipped.replace("CommitLog", "Log")):
         assert conflicts.shipped(stray) is None

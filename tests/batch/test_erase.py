@@ -13,20 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, SCHEMA, i32, insert, micros, seconds
-from writetime import archived, frame_ranges, names
-from writetime.batch import archive, erase, erasures, rebuild
-from writetime.batch.documents import LedgerEntry, SegmentInput, SegmentOutcome
-from writetime.batch.erasures import Erasure, Request
-from writetime.batch.plan import plan_erase
-from writetime.commitlog import cut
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import scan
-from writetime.cql.ordered import RowKeys, record_key
+from writetime.cassandra.commitlog import redact
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.types.byte_comparable import RowKeys, record_key
 from writetime.errors import BatchError
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema, Table
-from writetime.store import Store, open_store
+from writetime.pipeline import archiver, erase, erasures, rebuild
+from writetime.pipeline.documents import LedgerEntry, SegmentInput, SegmentOutcome
+from writetime.pipeline.erasures import Erasure, Request
+from writetime.pipeline.planner import plan_erase
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.storage import layout, open_store, segment_object
+from writetime.storage.store import Store
 
 KEY, OTHER = i32(0x5EC2E7A9), i32(1)
 SALT = bytes(32)
@@ -132,7 +140,7 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "bucket"))
 
 
-REF = names.SegmentRef(names.NodeName(CLUSTER, "dc1", "a"), names.SegmentName(id=7, version=7))
+REF = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", "a"), layout.SegmentName(id=7, version=7))
 SEGMENT = encode_segment(7, 7, [insert(1, 1, 1, name=1), mutation(written(KEY, 1, 1)), insert(2, 1, 1, name=2)], size=4096)
 
 
@@ -141,7 +149,7 @@ def put_into_archive(store: Store, content: bytes = SEGMENT) -> str:
     info = store.put(REF.incoming, content, metadata={"sealed_at": "2026-05-04T12:00:00+00:00"})
     segment = SegmentInput.from_object(info)
     outcome = SegmentOutcome(object=segment.object, frames=3)
-    assert archive._settle(store, 1, segment, outcome) == "archived"
+    assert archiver._settle(store, 1, segment, outcome) == "archived"
     return segment.ref.archived(segment.sealed_at)
 
 
@@ -156,18 +164,18 @@ def test_a_segment_is_replaced_and_known_by_both_its_contents(store: Store, *, p
     name = put_into_archive(store)
     before = entry(store)
     if packed:
-        from writetime.batch import shelve
+        from writetime.pipeline import archive_packing
 
-        shelve.pack(store, name, 3)
-        name = names.packed(name)
+        archive_packing.pack(store, name, 3)
+        name = layout.packed(name)
     found = erase.from_segment(store, name, search())
     assert (found.frames, found.trouble) == (1, "")
-    content = archived.read(store, name)
+    content = segment_object.read(store, name)
     assert (KEY in content, len(content)) == (False, len(SEGMENT))
     old = scan(SEGMENT)
     others = [frame for frame in old.frames if KEY not in old.body(frame)]
     left = scan(content)
-    assert [frame for frame in left.frames if not cut.is_filler(left.body(frame))] == others
+    assert [frame for frame in left.frames if not redact.is_filler(left.body(frame))] == others
     after = entry(store)
     assert after.erased_from is not None
     assert (after.erased_from.size, after.erased_from.crc32c) == (before.size, before.crc32c)
@@ -211,7 +219,7 @@ def test_a_damaged_range_that_may_hold_the_key_is_told(store: Store) -> None:
     name = put_into_archive(store, bytes(damaged))
     found = erase.from_segment(store, name, search())
     assert "a damaged range" in found.trouble
-    assert archived.read(store, name) == bytes(damaged)
+    assert segment_object.read(store, name) == bytes(damaged)
 
 
 # --- quarantine, notes, requests ----------------------------------------------------------------------------------------------------
@@ -238,7 +246,7 @@ def test_pieces_of_quarantine(store: Store) -> None:
 
 def test_notes_of_rows_to_be_read_again(store: Store) -> None:
     keys = [record_key(KEY), record_key(KEY, KEYS.key((i32(1),))), record_key(OTHER)]
-    name = names.touched(CLUSTER, 3, str(ORDERS.id), 0)
+    name = layout.touched(CLUSTER, 3, str(ORDERS.id), 0)
     document = {"batch": 3, "table_id": str(ORDERS.id), "keys": [key.hex() for key in keys]}
     store.put(name, json.dumps(document).encode())
     assert erase.touched(store, CLUSTER, search(), erase=False) == 1
@@ -255,7 +263,7 @@ def test_erasures_of_a_key_add_up_and_say_nothing_of_it(store: Store) -> None:
     for number, until in ((3, 30), (5, 50), (4, 40)):
         erasures.note(store, CLUSTER, erasure(number=number, until=until))
     assert erasures.note(store, CLUSTER, erasure(number=3, until=99)).until == 30
-    assert KEY.hex() not in store.read(names.erasure(CLUSTER, 3)).decode()
+    assert KEY.hex() not in store.read(layout.erasure(CLUSTER, 3)).decode()
     hashed = erasures.digest(SALT, KEY)
     assert erasures.load(store, CLUSTER)[ORDERS.id.bytes].partitions == {hashed: 50}
     assert erasures.load(store, CLUSTER, before=5)[ORDERS.id.bytes].partitions == {hashed: 40}
@@ -267,7 +275,7 @@ def test_a_request_is_forgotten_once_its_batch_is_over(store: Store) -> None:
     assert (request.key, request.row) == (KEY, (None, i32(1)))
     kept, gone = UUID(int=1), UUID(int=2)
     for each in (kept, gone):
-        store.put(names.erasure_request(CLUSTER, str(each)), request.to_bytes())
+        store.put(layout.erasure_request(CLUSTER, str(each)), request.to_bytes())
     erasures.forget_requests(store, CLUSTER, but=kept)
     assert erasures.read_request(store, CLUSTER, kept) == request
     assert erasures.read_request(store, CLUSTER, gone) is None

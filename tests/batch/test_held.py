@@ -11,14 +11,21 @@ from typing import Any
 import pytest
 
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.archive import archive, mark_for_retry, release
-from writetime.batch.documents import HELD_HERE, LedgerEntry, Manifest, Problem, Sealed, SegmentOutcome
-from writetime.batch.plan import history, plan_ingest, read_sealed, seal
-from writetime.batch.prune import batches as prunable
-from writetime.columns import Rules
-from writetime.quarantine import release as let_in_by_schema
-from writetime.schema.learn import SchemaLearner
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.events.masking import Rules
+from writetime.pipeline.archiver import archive, mark_for_retry, release
+from writetime.pipeline.documents import (
+    HELD_HERE,
+    LedgerEntry,
+    Manifest,
+    Problem,
+    Sealed,
+    SegmentOutcome,
+)
+from writetime.pipeline.planner import history, plan_ingest, read_sealed, seal
+from writetime.pipeline.quarantine.retry import release as let_in_by_schema
+from writetime.pipeline.retention import batches as prunable
+from writetime.storage import layout
 
 CLUSTER = "c"
 NOW = datetime.now(UTC)
@@ -41,8 +48,8 @@ class Counted:
         return counted if name in ("list", "head", "read", "put", "copy", "delete") else call
 
 
-def ref(number: int) -> names.SegmentRef:
-    return names.SegmentRef(names.NodeName(CLUSTER, "dc1", f"host-{number % 7}"), names.SegmentName(1_777_000_000_000 + number, 7))
+def ref(number: int) -> layout.SegmentRef:
+    return layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", f"host-{number % 7}"), layout.SegmentName(1_777_000_000_000 + number, 7))
 
 
 def ship(store: MemoryStore, *numbers: int) -> None:
@@ -80,7 +87,7 @@ def test_a_seal_does_not_grow_with_what_is_held(store: MemoryStore) -> None:
     first = run(store, *range(1000))
     ship(store, 1000)
     second = run(store)
-    name = names.batch_object(CLUSTER, 2, "sealed")
+    name = layout.batch_object(CLUSTER, 2, "sealed")
     assert len(store.read(name)) < 2000
     assert second.held == first.held
     for read in (read_sealed(store, CLUSTER, 2), history(store, CLUSTER).sealed, Sealed.read(store, name)):
@@ -90,7 +97,7 @@ def test_a_seal_does_not_grow_with_what_is_held(store: MemoryStore) -> None:
     assert bare is not None
     assert bare.held == []
     assert bare.held_in is not None
-    assert names.batch_number(bare.held_in) == 2
+    assert layout.batch_number(bare.held_in) == 2
 
 
 @pytest.mark.parametrize("count", [0, 1, HELD_HERE])
@@ -99,7 +106,7 @@ def test_a_few_are_listed_in_the_seal_itself(store: MemoryStore, count: int) -> 
     ship(store, *range(count + 1))
     run(store, *range(count))
     assert not [info for info in store.list("batches/") if "held-" in info.name]
-    assert Sealed.model_validate_json(store.read(names.batch_object(CLUSTER, 1, "sealed"))).held == sorted(
+    assert Sealed.model_validate_json(store.read(layout.batch_object(CLUSTER, 1, "sealed"))).held == sorted(
         ref(n).incoming for n in range(count)
     )
 
@@ -107,7 +114,7 @@ def test_a_few_are_listed_in_the_seal_itself(store: MemoryStore, count: int) -> 
 def test_a_long_list_in_a_seal_of_an_earlier_release_is_read(store: MemoryStore) -> None:
     held = [ref(number).incoming for number in range(500)]
     sealed = Sealed(number=1, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={}, held=held)
-    store.put(names.batch_object(CLUSTER, 1, "sealed"), sealed.to_bytes())
+    store.put(layout.batch_object(CLUSTER, 1, "sealed"), sealed.to_bytes())
     assert read_sealed(store, CLUSTER, 1) == sealed
 
 
@@ -162,9 +169,9 @@ def test_notes_of_what_was_tried_again_go(store: MemoryStore) -> None:
     mark_for_retry(store, ref(1).incoming)
     run(store, 1)
     later = NOW + timedelta(hours=3)
-    assert [info.name for info in store.list("retries/")] == [names.retries_adopted(CLUSTER), ref(1).retry]
+    assert [info.name for info in store.list("retries/")] == [layout.retries_adopted(CLUSTER), ref(1).retry]
     assert plan_ingest(store, CLUSTER, now=later) is None
-    assert [info.name for info in store.list("retries/")] == [names.retries_adopted(CLUSTER)]
+    assert [info.name for info in store.list("retries/")] == [layout.retries_adopted(CLUSTER)]
 
 
 def test_what_an_earlier_release_has_cleared_comes_in(store: MemoryStore) -> None:
@@ -231,13 +238,13 @@ def test_the_list_goes_with_its_batch_after_the_seal(store: MemoryStore) -> None
 def test_what_waits_for_a_schema_is_looked_at_once_for_each_thing_that_is_new(store: MemoryStore) -> None:
     ship(store, *range(200))
     run(store, *range(200))
-    store.put(names.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
     for expected in (200, 0, 0):
         counted = Counted(store)
         assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
         assert counted.calls["read", "ledger"] == expected
     change = {"keyspaces": [{"keyspace_name": "k", "writetime": 1}], "tables": []}
-    store.put(names.schema_snapshot(CLUSTER, NOW, "v"), json.dumps(change).encode())
+    store.put(layout.schema_snapshot(CLUSTER, NOW, "v"), json.dumps(change).encode())
     counted = Counted(store)
     assert let_in_by_schema(counted, CLUSTER, Rules()) == []  # type: ignore[arg-type]
     assert counted.calls["read", "ledger"] == 200
@@ -246,7 +253,7 @@ def test_what_waits_for_a_schema_is_looked_at_once_for_each_thing_that_is_new(st
 def test_a_batch_that_is_not_archived_yet_is_looked_at_again(store: MemoryStore) -> None:
     ship(store, *range(3))
     run(store, *range(3))
-    store.put(names.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
     noted = store.read(ref(1).ledger)
     store.delete(ref(1).ledger)
     for expected in (3, 3):

@@ -10,26 +10,25 @@ from typing import Any
 
 import pytest
 
-from writetime import archived, names
-from writetime.batch.archive import archive
-from writetime.batch.check import known_schema
-from writetime.batch.documents import Sealed, SegmentOutcome
-from writetime.batch.logs_in import holds
-from writetime.batch.plan import history, plan_ingest, seal
-from writetime.config import PipelineConfig
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.snapshot import parse
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import SchemaError
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.snapshot import parse
-from writetime.status.batches import Batches
-from writetime.status.ignored import ignored
-from writetime.status.nodes import ring
-from writetime.store import open_store
-from writetime.store.local import LocalStore
+from writetime.monitoring.ignored import ignored
+from writetime.monitoring.nodes import ring
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.completeness import holds
+from writetime.pipeline.documents import Sealed, SegmentOutcome
+from writetime.pipeline.planner import history, plan_ingest, seal
+from writetime.pipeline.segment_check import known_schema
+from writetime.storage import layout, open_store, segment_object
+from writetime.storage.local import LocalStore
 from writetime.untrusted import SEGMENT
 
 CLUSTER = "c"
-NODE = names.NodeName(CLUSTER, "dc1", "h")
-EVIL = names.NodeName(CLUSTER, "dc1", "evil")
+NODE = layout.NodeName(CLUSTER, "dc1", "h")
+EVIL = layout.NodeName(CLUSTER, "dc1", "evil")
 DEEP = [b"[" * 2000, b"[" * 200_000, b'{"a":' * 2000]
 
 
@@ -40,8 +39,8 @@ def store(tmp_path: Path) -> LocalStore:
     return store
 
 
-def ref(number: int, node: names.NodeName = NODE) -> names.SegmentRef:
-    return names.SegmentRef(node, names.SegmentName(1_700_000_000_000 + number, 7))
+def ref(number: int, node: layout.NodeName = NODE) -> layout.SegmentRef:
+    return layout.SegmentRef(node, layout.SegmentName(1_700_000_000_000 + number, 7))
 
 
 def ship(store: LocalStore, number: int, sealed_at: str = "2026-01-01T00:00:00+00:00") -> None:
@@ -72,8 +71,8 @@ def run(store: LocalStore) -> list[str]:
     ],
 )
 def test_a_stray_object_under_batches_ends_no_search(store: LocalStore, stray: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.put(names.batch_object(CLUSTER, 1, "manifest"), b"{}")
-    store.put(names.batches_prefix(CLUSTER) + stray, b"a stray object")
+    store.put(layout.batch_object(CLUSTER, 1, "manifest"), b"{}")
+    store.put(layout.batches_prefix(CLUSTER) + stray, b"a stray object")
     listings: list[Any] = []
     listed = store.list
     monkeypatch.setattr(store, "list", lambda *args, **named: [listings.append(args), listed(*args, **named)][1])
@@ -92,8 +91,8 @@ def test_a_stray_object_stops_no_batch(store: LocalStore) -> None:
 
 
 def test_an_object_that_is_too_large_is_in_no_batch_and_is_named(store: LocalStore) -> None:
-    node = names.NodeName(CLUSTER, "dc1", "h2")
-    made = names.SegmentRef(names.NodeName.made(CLUSTER, "retry", "x"), names.SegmentName(1_700_000_000_000, 7))
+    node = layout.NodeName(CLUSTER, "dc1", "h2")
+    made = layout.SegmentRef(layout.NodeName.made(CLUSTER, "retry", "x"), layout.SegmentName(1_700_000_000_000, 7))
     large = {ref(1).incoming: 101, ref(2).incoming: 100, made.incoming: 101}
     for name, size in large.items():
         store.put(name, bytes(size), metadata={"sealed_at": "2026-01-01T00:00:00+00:00"})
@@ -108,7 +107,7 @@ def test_an_object_that_is_too_large_is_in_no_batch_and_is_named(store: LocalSto
     assert refused.keys() == {ref(1).incoming, made.incoming, grows.part(60, 101)}
     assert all("`largest_segment`; no batch takes it in" in reason for reason in refused.values())
     assert ignored(Batches(store, CLUSTER)) == []
-    assert PipelineConfig.model_fields["largest_segment"].default == SEGMENT == archived._LONGEST
+    assert PipelineConfig.model_fields["largest_segment"].default == SEGMENT == segment_object._LONGEST
 
 
 def test_an_object_that_is_too_large_keeps_the_state_from_being_purged(store: LocalStore) -> None:
@@ -141,14 +140,14 @@ def test_a_note_of_any_time_lets_all_others_go_on(store: LocalStore, at: str) ->
     ship(store, 2)
     assert run(store) == [ref(2).incoming]
     latest = datetime.now(UTC) + timedelta(days=1)
-    assert all(names.archive_hour(info.name) <= latest for info in store.list("cdc_archive/"))  # type: ignore[operator]
+    assert all(layout.archive_hour(info.name) <= latest for info in store.list("cdc_archive/"))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("said", [*DEEP, b'{"address": "\\ud800"}', b'{"host_id": "h", "address": "10.0.0.9"}', b'{"tokens": [1e999]}'])
 def test_a_document_of_a_node_stops_neither_planning_nor_the_status(store: LocalStore, said: bytes) -> None:
-    store.put(names.node_facts(NODE), json.dumps({"host_id": "h", "address": "10.0.0.1"}).encode())
-    store.put(names.node_facts(EVIL), said)
-    store.put(names.node_space(EVIL, datetime.now(UTC), "ok"), said)
+    store.put(layout.node_facts(NODE), json.dumps({"host_id": "h", "address": "10.0.0.1"}).encode())
+    store.put(layout.node_facts(EVIL), said)
+    store.put(layout.node_space(EVIL, datetime.now(UTC), "ok"), said)
     ship(store, 1)
     manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
     assert manifest is not None
@@ -158,7 +157,7 @@ def test_a_document_of_a_node_stops_neither_planning_nor_the_status(store: Local
 
 @pytest.mark.parametrize("said", DEEP)
 def test_a_deep_schema_is_refused(store: LocalStore, said: bytes) -> None:
-    store.put(names.schema_snapshot(CLUSTER, datetime.now(UTC), "x"), said)
+    store.put(layout.schema_snapshot(CLUSTER, datetime.now(UTC), "x"), said)
     assert known_schema(store, CLUSTER).cdc_ever == frozenset()
     with pytest.raises(SchemaError):
         SchemaLearner().apply_document(said)
@@ -201,8 +200,8 @@ def test_a_schema_of_times_to_come_is_refused() -> None:
 def test_a_batch_takes_in_a_limited_number_of_snapshots(store: LocalStore) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(1005):
-        store.put(names.schema_snapshot(CLUSTER, at + timedelta(seconds=number), "v"), b"{}")
+        store.put(layout.schema_snapshot(CLUSTER, at + timedelta(seconds=number), "v"), b"{}")
     manifest = plan_ingest(store, CLUSTER, now=datetime.now(UTC))
     assert manifest is not None
     assert len(manifest.schema_snapshots) == 1000
-    assert list(islice(sorted(manifest.schema_snapshots), 1)) == [names.schema_snapshot(CLUSTER, at, "v")]
+    assert list(islice(sorted(manifest.schema_snapshots), 1)) == [layout.schema_snapshot(CLUSTER, at, "v")]

@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.documents import Manifest
-from writetime.batch.identity import Owner, owner
-from writetime.batch.plan import plan_ingest
-from writetime.batch.publish import Published
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.identity import Owner, owner
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.publish_progress import Published
+from writetime.storage import layout
 
 AT = datetime(2026, 5, 4, tzinfo=UTC)
 
@@ -47,7 +47,7 @@ def test_every_batch_has_an_id_of_its_own(store: MemoryStore) -> None:
     assert first is not None
     assert plan_ingest(store, "ring", now=AT) == first, "an open batch keeps it"
     assert first.id is not None
-    store.delete(names.batch_object("ring", 1, "manifest"))
+    store.delete(layout.batch_object("ring", 1, "manifest"))
     anew = plan_ingest(store, "ring", now=AT)
     assert anew is not None
     assert (anew.number, anew.id == first.id) == (first.number, False)
@@ -55,7 +55,7 @@ def test_every_batch_has_an_id_of_its_own(store: MemoryStore) -> None:
 
 def test_a_note_of_publishing_that_speaks_of_other_batches(store: MemoryStore) -> None:
     manifest = Manifest(number=2, id=UUID(int=2), kind="ingest", cluster="c", created_at=AT, now=1, base=0, segments=[])
-    store.put(names.batch_object("c", 2, "manifest"), manifest.to_bytes())
+    store.put(layout.batch_object("c", 2, "manifest"), manifest.to_bytes())
 
     def speaks(batch: int, told: int | None) -> bool:
         return Published(batch=batch, events=0, id=None if told is None else UUID(int=told)).is_of(store, "c", 3)

@@ -11,20 +11,36 @@ from uuid import UUID
 
 import pytest
 
-from writetime import names
-from writetime.batch.archive import archive, mark_for_retry
-from writetime.batch.documents import Ending, LocalDocument, Manifest, Mark, Problem, Sealed, SegmentInput, SegmentOutcome, ShardVersions
-from writetime.batch.local import all_segments, cuts, decide, only, read_local, settle
-from writetime.batch.plan import plan_ingest, plan_replay
-from writetime.batch.shelve import pack, to_pack
-from writetime.commitlog.encode import encode_mutation
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Cell, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.node_metadata import Truncation
+from writetime.cassandra.schema.system_tables import LOCAL, TABLES
 from writetime.errors import BatchError
-from writetime.model import Cell, Mutation, PartitionUpdate, Row
-from writetime.schema.local import Truncation
-from writetime.schema.model import Schema, Table
-from writetime.schema.system import LOCAL, TABLES
-from writetime.store import open_store
-from writetime.store.local import LocalStore
+from writetime.pipeline.archive_packing import pack, to_pack
+from writetime.pipeline.archiver import archive, mark_for_retry
+from writetime.pipeline.documents import (
+    Ending,
+    LocalDocument,
+    Manifest,
+    Mark,
+    Problem,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+    ShardVersions,
+)
+from writetime.pipeline.node_logs import (
+    all_segments,
+    cuts,
+    decide,
+    only,
+    read_local,
+    settle,
+)
+from writetime.pipeline.planner import plan_ingest, plan_replay
+from writetime.storage import layout, open_store
+from writetime.storage.local import LocalStore
 
 CLUSTER = "ring"
 START = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -58,8 +74,8 @@ class Ring:
     captured: Sequence[Table] = (ORDERS, ITEMS)
     drops: dict[str, dict[str, set[Truncation]]] = field(default_factory=dict)
 
-    def ref(self, node: str, segment: int) -> names.SegmentRef:
-        return names.SegmentRef(names.NodeName(CLUSTER, "dc1", node), names.SegmentName(id=segment, version=7))
+    def ref(self, node: str, segment: int) -> layout.SegmentRef:
+        return layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", node), layout.SegmentName(id=segment, version=7))
 
     def ship(self, node: str, segment: int, at: float, *local: bytes, ending: Ending = "completed") -> None:
         """`at`: the minute at which the node had finished it."""
@@ -90,7 +106,7 @@ class Ring:
         return [(index, body) for index, key in enumerate(keys) for body in self.told[key]]
 
     def run(self, manifest: Manifest, *, bad: str = "") -> LocalDocument:
-        base = Sealed.read(self.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+        base = Sealed.read(self.store, layout.batch_object(CLUSTER, manifest.base, "sealed"))
         drops: dict[str, set[Truncation]] = {}
         for segment in manifest.segments:
             for node, records in self.drops.get(f"{segment.ref.node.host_id} {segment.ref.segment.id}", {}).items():
@@ -108,7 +124,7 @@ class Ring:
             held=[bad] if bad else [],
             growing=self._growing(manifest, base),
         )
-        self.store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
+        self.store.put(layout.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
         archive(self.store, CLUSTER, manifest.number)
         self.batches.append((manifest, document))
         return document
@@ -242,7 +258,7 @@ def test_a_packed_archive_corrects_the_same(ring: Ring) -> None:
         pack(ring.store, name, 3)
     document = ring.batch()
     assert (document.opened, reread(document)) == ([ORDERS.id], {"a 2": {7: 900}, "b 3": {7: 5}})
-    assert all(names.is_packed(each.segment.object) for each in document.rereads)
+    assert all(layout.is_packed(each.segment.object) for each in document.rereads)
 
 
 def test_packing_alone_is_no_reason_to_correct(ring: Ring) -> None:
@@ -262,7 +278,7 @@ def test_packing_alone_is_no_reason_to_correct(ring: Ring) -> None:
 def test_what_is_packed_between_two_runs_of_a_batch_is_still_there(ring: Ring) -> None:
     corrected(ring)
     manifest = ring.plan()
-    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    base = Sealed.read(ring.store, layout.batch_object(CLUSTER, manifest.base, "sealed"))
     first = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
     for name in list(to_pack(ring.store, CLUSTER, minute(600))):
         pack(ring.store, name, 3)
@@ -274,7 +290,7 @@ def test_a_truncate_behind_what_the_archive_keeps_is_not_followed(ring: Ring) ->
     """Its table would lack what was written since."""
     corrected(ring)
     manifest = ring.plan()
-    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    base = Sealed.read(ring.store, layout.batch_object(CLUSTER, manifest.base, "sealed"))
     assert base is not None
     base = base.model_copy(update={"kept_from": int(START.timestamp())})
     document = decide(ring.store, manifest, base, ring.rows(manifest), ring.captured)
@@ -294,9 +310,9 @@ def test_without_the_documents_of_old_batches_a_correction_builds_anew(ring: Rin
     assert ring.batch().opened == [ORDERS.id]
     ring.ship("b", 2, 21, truncated(2, 700, 10.01))
     manifest = ring.plan()
-    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    base = Sealed.read(ring.store, layout.batch_object(CLUSTER, manifest.base, "sealed"))
     assert decide(ring.store, manifest, base, ring.rows(manifest), ring.captured).opened == []
-    ring.store.delete(names.batch_object(CLUSTER, 2, "manifest"))
+    ring.store.delete(layout.batch_object(CLUSTER, 2, "manifest"))
     assert decide(ring.store, manifest, base, ring.rows(manifest), ring.captured).opened == [ORDERS.id]
 
 
@@ -448,7 +464,7 @@ def test_a_rerun_decides_anew_when_what_was_to_be_read_again_was_mended(ring: Ri
     ring.run(ring.plan(), bad=bad)
     ring.ship("a", 2, 60, truncated(3, 20, 60))
     manifest = ring.plan()
-    base = Sealed.read(ring.store, names.batch_object(CLUSTER, 1, "sealed"))
+    base = Sealed.read(ring.store, layout.batch_object(CLUSTER, 1, "sealed"))
     first = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
     ring.store.put(bad, b"mended", metadata={"sealed_at": minute(70).isoformat()})
     second = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
@@ -522,7 +538,7 @@ def test_parts_that_went_since_the_document_was_made_are_decided_anew(ring: Ring
     ring.batch()
     ring.part("a", 1, 100, 200, 4, truncated(1, 50, 3))
     manifest = ring.plan()
-    base = Sealed.read(ring.store, names.batch_object(CLUSTER, manifest.base, "sealed"))
+    base = Sealed.read(ring.store, layout.batch_object(CLUSTER, manifest.base, "sealed"))
     first = settle(ring.store, manifest, base, ring.rows(manifest), ring.captured)
     assert settle(ring.store, manifest, base, ring.rows(manifest), ring.captured) == first
     ring.store.put(name, ring.store.read(name))

@@ -10,19 +10,29 @@ from uuid import UUID
 import pytest
 
 from tests.join.join_oracle import WITH_STATICS
-from writetime import names
-from writetime.batch.archive import archive, mark_for_retry, release, released
-from writetime.batch.documents import Hold, LedgerEntry, LocalDocument, Manifest, Mark, Problem, Sealed, SegmentOutcome, ShardVersions
-from writetime.batch.logs_in import ends_after, holds, is_late, node_ends, purge_clock
-from writetime.batch.plan import history, plan_ingest, plan_maintain, read_sealed
+from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cli import main
 from writetime.errors import BatchError, ObjectNotFound
-from writetime.schema.learn import SchemaLearner
-from writetime.store import Store, open_store
+from writetime.pipeline.archiver import archive, mark_for_retry, release, released
+from writetime.pipeline.completeness import ends_after, holds, is_late, node_ends, purge_clock
+from writetime.pipeline.documents import (
+    Hold,
+    LedgerEntry,
+    LocalDocument,
+    Manifest,
+    Mark,
+    Problem,
+    Sealed,
+    SegmentOutcome,
+    ShardVersions,
+)
+from writetime.pipeline.planner import history, plan_ingest, plan_maintain, read_sealed
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 CLUSTER = "ring"
 NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
-NODES = tuple(names.NodeName(CLUSTER, "dc1", f"host-{number}") for number in (1, 2))
+NODES = tuple(layout.NodeName(CLUSTER, "dc1", f"host-{number}") for number in (1, 2))
 TABLE, OTHER = WITH_STATICS.id, UUID(int=99)
 DAY = 86_400
 
@@ -34,7 +44,7 @@ def store(tmp_path: Path) -> Store:
 
 def ship(store: Store, started: datetime, *, node: int = 0, after: float = 1, data: bytes = b"segment") -> str:
     """A segment of a node that was started then, finished `after` minutes."""
-    ref = names.SegmentRef(NODES[node], names.SegmentName(int(started.timestamp() * 1000), 7))
+    ref = layout.SegmentRef(NODES[node], layout.SegmentName(int(started.timestamp() * 1000), 7))
     at = started + timedelta(minutes=after)
     store.put(ref.incoming, data, if_generation=0, metadata={"sealed_at": at.isoformat(), "ending": "completed"})
     return ref.incoming
@@ -42,7 +52,7 @@ def ship(store: Store, started: datetime, *, node: int = 0, after: float = 1, da
 
 def known(store: Store, *nodes: int) -> None:
     for node in nodes:
-        store.put(names.node_facts(NODES[node]), b"{}")
+        store.put(layout.node_facts(NODES[node]), b"{}")
 
 
 def batch(store: Store, problems: dict[str, Sequence[Problem]] | None = None, growing: dict[str, Mark] | None = None) -> Manifest:
@@ -50,7 +60,7 @@ def batch(store: Store, problems: dict[str, Sequence[Problem]] | None = None, gr
     manifest = plan_ingest(store, CLUSTER, now=NOW)
     assert manifest is not None
     past = history(store, CLUSTER).sealed
-    before = LocalDocument.read(store, names.batch_object(CLUSTER, past.number, "local")) if past else None
+    before = LocalDocument.read(store, layout.batch_object(CLUSTER, past.number, "local")) if past else None
     local = LocalDocument(ends=ends_after(before.ends if before else {}, manifest))
     outcomes = [SegmentOutcome(object=s.object, frames=2, problems=list((problems or {}).get(s.object, ()))) for s in manifest.segments]
     taken_in = {segment.object for segment in manifest.segments}
@@ -66,7 +76,7 @@ def batch(store: Store, problems: dict[str, Sequence[Problem]] | None = None, gr
         growing=growing or {},
     )
     for what, data in (("schema", SchemaLearner().to_json().encode()), ("local", local.to_bytes()), ("sealed", sealed.to_bytes())):
-        store.put(names.batch_object(CLUSTER, manifest.number, what), data)
+        store.put(layout.batch_object(CLUSTER, manifest.number, what), data)
     archive(store, CLUSTER, manifest.number)
     return manifest
 
@@ -90,16 +100,16 @@ def test_a_nodes_logs_are_in_up_to_the_end_of_its_last_segment(store: Store) -> 
     minute = timedelta(minutes=1)
     assert ends == {NODES[0].path: NOW - timedelta(hours=2) + minute, NODES[1].path: NOW - timedelta(hours=5) + minute}
     first = min(found(store).values(), key=lambda hold: hold.until)
-    assert (first.by, first.tables) == (names.node_documents(NODES[1]), None)
-    store.delete(names.node_facts(NODES[1]))
-    assert names.node_facts(NODES[1]) not in found(store), "one that has left the ring holds nothing back"
+    assert (first.by, first.tables) == (layout.node_documents(NODES[1]), None)
+    store.delete(layout.node_facts(NODES[1]))
+    assert layout.node_facts(NODES[1]) not in found(store), "one that has left the ring holds nothing back"
 
 
 def test_ends_of_batches_of_older_versions_are_looked_up(store: Store) -> None:
     known(store, 0)
     ship(store, NOW - timedelta(hours=3))
     manifest = batch(store)
-    store.put(names.batch_object(CLUSTER, manifest.number, "local"), LocalDocument().to_bytes())
+    store.put(layout.batch_object(CLUSTER, manifest.number, "local"), LocalDocument().to_bytes())
     assert node_ends(store, CLUSTER, history(store, CLUSTER).sealed) == {NODES[0].path: NOW - timedelta(hours=3) + timedelta(minutes=1)}
 
 
@@ -117,7 +127,7 @@ def test_a_held_segment_holds_back_only_tables_it_may_contain(store: Store) -> N
 
 
 def test_a_segment_whose_name_says_nothing_of_its_time_holds_back_everything(store: Store) -> None:
-    ref = names.SegmentRef(NODES[0], names.SegmentName(5, 7))
+    ref = layout.SegmentRef(NODES[0], layout.SegmentName(5, 7))
     store.put(ref.incoming, b"x", metadata={"sealed_at": NOW.isoformat(), "ending": "completed"})
     batch(store, {ref.incoming: problem(TABLE)})
     assert found(store)[ref.incoming].until <= datetime(1970, 1, 2, tzinfo=UTC)
@@ -125,7 +135,7 @@ def test_a_segment_whose_name_says_nothing_of_its_time_holds_back_everything(sto
 
 def test_a_damaged_part_of_a_growing_segment_holds_back_all(store: Store) -> None:
     ship(store, NOW - timedelta(hours=1))
-    growing = names.SegmentRef(NODES[0], names.SegmentName(int((NOW - timedelta(days=2)).timestamp() * 1000), 7)).growing
+    growing = layout.SegmentRef(NODES[0], layout.SegmentName(int((NOW - timedelta(days=2)).timestamp() * 1000), 7)).growing
     batch(store, growing={growing: Mark(position=5, logical=5, sound=False)})
     assert (found(store)[growing].tables, found(store)[growing].until) == (None, NOW - timedelta(days=2))
 
@@ -173,7 +183,7 @@ def test_a_released_segment_holds_back_nothing_and_stays_in_the_archive(store: S
     assert past.held == []
     assert read_sealed(store, CLUSTER, past.number).held == [held]  # type: ignore[union-attr]
     assert released(store, CLUSTER) == {held}
-    entry = LedgerEntry.read(store, names.SegmentRef.from_object(held).ledger)
+    entry = LedgerEntry.read(store, layout.SegmentRef.from_object(held).ledger)
     assert entry is not None
     assert (entry.state, bool(entry.problems)) == ("archived", True)
     assert plan_ingest(store, CLUSTER, now=NOW) is None

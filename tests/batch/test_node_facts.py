@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from shippers import report
-from shippers.guard import Level, Space
+from shippers.disk_space import Level, Space
 from shippers.metrics import Sight
-from shippers.node import NodeFacts as Facts
+from shippers.node_identity import NodeFacts as Facts
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.node_facts import NodeSpace, read_facts
-from writetime.cdc_settings import CdcSettings
-from writetime.status.batches import Batches
-from writetime.status.nodes import ring
+from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.monitoring.nodes import ring
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.node_facts import NodeSpace, read_facts
+from writetime.storage import layout
 
-NODE, OTHER = (names.NodeName("ring one", "dc1", f"7b1c0a52-0c43-4f0a-8a57-0242ac12000{number}") for number in (2, 3))
+NODE, OTHER = (layout.NodeName("ring one", "dc1", f"7b1c0a52-0c43-4f0a-8a57-0242ac12000{number}") for number in (2, 3))
 NOON = datetime(2026, 5, 4, 12, 5, 1, tzinfo=UTC)
 STATUS: dict[str, Any] = {
     "at": NOON.isoformat(),
@@ -30,20 +30,20 @@ STATUS: dict[str, Any] = {
 }
 
 
-def put(store: MemoryStore, document: dict[str, Any], *, at: datetime = NOON, node: names.NodeName = NODE) -> str:
-    return store.put(names.node_status(node, at, "00000000"), json.dumps(document).encode()).name
+def put(store: MemoryStore, document: dict[str, Any], *, at: datetime = NOON, node: layout.NodeName = NODE) -> str:
+    return store.put(layout.node_status(node, at, "00000000"), json.dumps(document).encode()).name
 
 
 def test_the_newest_counts_by_the_clock_of_the_store() -> None:
     store = MemoryStore()
-    store.put(names.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "old"}).encode())
+    store.put(layout.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "old"}).encode())
     put(store, STATUS, at=NOON + timedelta(days=1))
     last = put(store, {**STATUS, "address": "10.0.0.9"})
-    store.put(names.node_facts(OTHER), json.dumps({"address": "10.0.0.2"}).encode())
+    store.put(layout.node_facts(OTHER), json.dumps({"address": "10.0.0.2"}).encode())
     first, second = read_facts(store, NODE.cluster)
     assert (first.object, first.address, first.tokens) == (last, "10.0.0.9", (-5, 7))
     assert first.space == NodeSpace(NOON, "warn", 0.9, 9, 10, 3)
-    assert (second.node, second.object, second.address, second.space) == (OTHER, names.node_facts(OTHER), "10.0.0.2", None)
+    assert (second.node, second.object, second.address, second.space) == (OTHER, layout.node_facts(OTHER), "10.0.0.2", None)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_a_shipper_writes_is_what_the_status_shows() -> None:
     sight = Sight(0.0, "alarm", 9, 10, 0.9, 3, 0, 0, None, 0, 0, 0, 0)
     _, document = report.about(store.url, facts, Space(9, 10, 0, 3), Level.ALARM, sight, [], CdcSettings(cdc_block_writes=False), now)
     name = report.report(store, NODE, document, now)
-    assert names.NodeName.of_facts(name) == NODE
+    assert layout.NodeName.of_facts(name) == NODE
     (node,) = ring(Batches(store, NODE.cluster), now=now).nodes
     assert (node.address, node.rack, node.release, node.tokens) == ("10.0.0.1", "r1", "4.1.10", 1)
     assert node.space is not None

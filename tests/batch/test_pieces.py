@@ -12,9 +12,9 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime.batch.documents import Manifest, Problem, SegmentOutcome, Settled
-from writetime.batch.pieces import MOST_BYTES, Piece, of_batch, record, with_bytes
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
+from writetime.pipeline.documents import Manifest, Problem, SegmentOutcome, Settled
+from writetime.pipeline.quarantine.published import MOST_BYTES, Piece, of_batch, record, with_bytes
 
 REF = bucket.ref(0, 1)
 MANIFEST = Manifest(

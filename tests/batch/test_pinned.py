@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch import pinned
-from writetime.batch.documents import Manifest, RefusedTable, SegmentInput, Unwritable
-from writetime.config import PipelineConfig, load
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchBusy, BatchError
+from writetime.pipeline import pinned
+from writetime.pipeline.documents import Manifest, RefusedTable, SegmentInput, Unwritable
+from writetime.storage import layout
 
 AT = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 MANIFEST = Manifest(number=3, kind="ingest", cluster="c", created_at=AT, now=1, base=0, segments=[])
@@ -70,7 +70,7 @@ def test_no_secret_is_pinned_and_without_it_the_batch_says_what_it_needs(
 ) -> None:
     monkeypatch.setenv("SALT", "pepper-and-more")
     pinned.configuration(store, MANIFEST, config(tmp_path, MASKED))
-    assert b"pepper" not in store.read(names.batch_object("c", 3, "config"))
+    assert b"pepper" not in store.read(layout.batch_object("c", 3, "config"))
     with pytest.raises(BatchError, match="hashes need a `salt`") as caught:
         pinned.configuration(store, MANIFEST, config(tmp_path, PLAIN))
     assert "pepper" not in str(caught.value)
@@ -89,7 +89,7 @@ def test_everybody_goes_by_the_verdicts_of_the_first_run(store: MemoryStore) -> 
 
 
 def test_verdicts_of_a_batch_that_the_version_before_began(store: MemoryStore) -> None:
-    store.put(names.batch_object("c", 3, "unwritable"), Unwritable(tables=[CARTS]).to_bytes())
+    store.put(layout.batch_object("c", 3, "unwritable"), Unwritable(tables=[CARTS]).to_bytes())
     assert pinned.pin_verdicts(store, MANIFEST, [ORDERS]).refused == {CARTS.table_id: CARTS, ORDERS.table_id: ORDERS}
 
 

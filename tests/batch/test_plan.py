@@ -13,12 +13,14 @@ from uuid import UUID
 
 import pytest
 
-from spark_jobs.scan import _place, content
+from spark_jobs.stages.scan import _place, content
 from tests.commitlog.examples import RANGES_TABLE
 from tests.schema.examples import create_table
-from writetime import names
-from writetime.batch.archive import _settle, archive, mark_for_retry
-from writetime.batch.documents import (
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.errors import BatchBusy, BatchError, ObjectNotFound
+from writetime.pipeline.archive_packing import let_go, pack
+from writetime.pipeline.archiver import _settle, archive, mark_for_retry
+from writetime.pipeline.documents import (
     Accounting,
     Ending,
     LedgerEntry,
@@ -31,7 +33,7 @@ from writetime.batch.documents import (
     TruncationRecord,
     total,
 )
-from writetime.batch.plan import (
+from writetime.pipeline.planner import (
     EXPIRY_PAUSE,
     History,
     history,
@@ -43,16 +45,14 @@ from writetime.batch.plan import (
     read_sealed,
     store_clock,
 )
-from writetime.batch.publish import Published, publish_due, write_published
-from writetime.batch.shelve import let_go, pack
-from writetime.errors import BatchBusy, BatchError, ObjectNotFound
-from writetime.schema.learn import SchemaLearner
-from writetime.store import ObjectInfo, open_store
-from writetime.store.local import LocalStore
+from writetime.pipeline.publish_progress import Published, publish_due, write_published
+from writetime.storage import layout, open_store
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo
 
 CLUSTER = "ring one"
 NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
-NODE = names.NodeName(CLUSTER, "dc1", "7b1c0a52-0c43-4f0a-8a57-0242ac120002")
+NODE = layout.NodeName(CLUSTER, "dc1", "7b1c0a52-0c43-4f0a-8a57-0242ac120002")
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def store(tmp_path: Path) -> LocalStore:
     return store
 
 
-def ref(segment_id: int) -> names.SegmentRef:
-    return names.SegmentRef(NODE, names.SegmentName(id=segment_id, version=7))
+def ref(segment_id: int) -> layout.SegmentRef:
+    return layout.SegmentRef(NODE, layout.SegmentName(id=segment_id, version=7))
 
 
 def ship(store: LocalStore, segment_id: int, data: bytes = b"segment", sealed_at: datetime = NOW, ending: Ending = "completed") -> str:
@@ -100,7 +100,7 @@ def seal(
         snapshots_applied=manifest.schema_snapshots,
         horizon=horizon,
     )
-    store.put(names.batch_object(manifest.cluster, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
+    store.put(layout.batch_object(manifest.cluster, manifest.number, "sealed"), sealed.to_bytes(), if_generation=0)
     return sealed
 
 
@@ -146,7 +146,7 @@ def test_a_backlog_is_worked_off_from_its_old_end(store: LocalStore) -> None:
 
 
 def test_foreign_objects_are_left_alone(store: LocalStore) -> None:
-    store.put(names.incoming_prefix(CLUSTER) + "dc1/node/README.txt", b"hello")
+    store.put(layout.incoming_prefix(CLUSTER) + "dc1/node/README.txt", b"hello")
     assert plan(store) is None
 
 
@@ -228,7 +228,7 @@ def test_other_bytes_in_the_archive_stay_and_hold_up_nothing(store: LocalStore) 
     assert archived_as is not None
     assert archived_as != ref(1).archived(NOW)
     assert store.read(archived_as) == b"segment"
-    assert names.SegmentRef.from_object(archived_as) == ref(1)
+    assert layout.SegmentRef.from_object(archived_as) == ref(1)
     assert store.head(name) is None
     replay = plan_replay(store, CLUSTER, start=NOW.replace(minute=0), end=NOW, now=NOW)
     assert replay is not None
@@ -318,7 +318,7 @@ def test_an_archiver_that_is_late_notes_nothing_as_lost_that_is_archived(store: 
     name = ship(store, 1)
     manifest = planned(store)
     seal(store, manifest)
-    lease = names.batch_object(CLUSTER, 1, "archiver")
+    lease = layout.batch_object(CLUSTER, 1, "archiver")
 
     def another() -> None:
         # This one was held up for so long that its lease went.
@@ -418,7 +418,7 @@ def test_a_replay_takes_packed_segments_as_what_they_were(store: LocalStore) -> 
     pack(store, ref(2).archived(hour), 3)
     replay = plan_replay(store, CLUSTER, start=hour, end=hour + timedelta(hours=1), now=NOW)
     assert replay is not None
-    assert [segment.object for segment in replay.segments] == [ref(1).archived(hour), names.packed(ref(2).archived(hour))]
+    assert [segment.object for segment in replay.segments] == [ref(1).archived(hour), layout.packed(ref(2).archived(hour))]
     assert [(s.ref, s.size, s.sealed_at) for s in replay.segments] == [(ref(1), 700, hour), (ref(2), 700, hour)]
     assert replay.segments[0].crc32c == replay.segments[1].crc32c
 
@@ -470,7 +470,7 @@ def test_a_replay_of_hours_that_the_archive_has_let_go_is_refused(store: LocalSt
     ship(store, 1, sealed_at=hour)
     manifest = planned(store)
     sealed = seal(store, manifest).model_copy(update={"kept_from": int(hour.timestamp())})
-    store.put(names.batch_object(CLUSTER, 1, "sealed"), sealed.to_bytes())
+    store.put(layout.batch_object(CLUSTER, 1, "sealed"), sealed.to_bytes())
     with pytest.raises(BatchError, match=r"no longer holds what was sealed before 2026-05-04T12:00:00Z.*keep_days") as raised:
         plan_replay(store, CLUSTER, start=hour - timedelta(minutes=1), end=hour + timedelta(hours=1), now=NOW)
     assert not raised.value.retriable
@@ -481,11 +481,11 @@ def told(store: LocalStore, number: int, cluster: str = CLUSTER, *, at: datetime
     """What a sealed batch has learnt: a table, and a node's TRUNCATE of it."""
     learner = SchemaLearner()
     learner.apply(create_table(replace(RANGES_TABLE, keyspace="shop"), 1_600_000_000_000_000))
-    store.put(names.batch_object(cluster, number, "schema"), learner.to_json().encode())
+    store.put(layout.batch_object(cluster, number, "schema"), learner.to_json().encode())
     if at is not None:
         record = TruncationRecord(table_id=RANGES_TABLE.id, segment=1, position=2, at=int(at.timestamp() * 1000), writetime=3)
         later = record.model_copy(update={"at": record.at + 10 * 3_600_000})
-        store.put(names.batch_object(cluster, number, "local"), LocalDocument(truncations={"h": [record, later]}).to_bytes())
+        store.put(layout.batch_object(cluster, number, "local"), LocalDocument(truncations={"h": [record, later]}).to_bytes())
     return learner
 
 
@@ -504,7 +504,7 @@ def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -
     def replay(at: datetime) -> Manifest | None:
         return plan_replay(store, CLUSTER, start=at, end=at + timedelta(hours=1), now=NOW, namespace="check")
 
-    chain = names.beside(CLUSTER, "check")
+    chain = layout.beside(CLUSTER, "check")
     assert replay(hour - timedelta(days=1)) is None
     assert history(store, chain) == History(0, None)
     first = replay(hour)
@@ -518,7 +518,7 @@ def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -
     assert origin is not None
     assert (origin.segments, origin.state, origin.horizon) == ([], {}, None)
     assert read_schema(store, chain, 1).to_json() == learner.to_json()
-    local = LocalDocument.read(store, names.batch_object(chain, 1, "local"))
+    local = LocalDocument.read(store, layout.batch_object(chain, 1, "local"))
     assert local is not None
     assert [(host, len(records)) for host, records in local.truncations.items()] == [("h", 1)], "none since the interval began"
 
@@ -530,7 +530,7 @@ def test_a_replay_into_a_namespace_is_of_a_chain_of_its_own(store: LocalStore) -
     assert [segment.ref.segment.id for segment in second.segments] == [2]
     after = {(info.name, info.generation) for info in store.list("")}
     assert before <= after
-    assert {name.split("/")[1] for name, _ in after - before} == {names.part(chain)}
+    assert {name.split("/")[1] for name, _ in after - before} == {layout.part(chain)}
 
 
 def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalStore) -> None:
@@ -539,9 +539,9 @@ def test_a_namespace_that_was_begun_and_not_sealed_is_begun_again(store: LocalSt
     seal(store, planned(store))
     told(store, 1)
     archive(store, CLUSTER, 1)
-    chain = names.beside(CLUSTER, "check")
+    chain = layout.beside(CLUSTER, "check")
     first = plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check")
-    for name in (names.batch_object(chain, 2, "manifest"), names.batch_object(chain, 1, "sealed")):
+    for name in (layout.batch_object(chain, 2, "manifest"), layout.batch_object(chain, 1, "sealed")):
         store.delete(name)
     again = plan_replay(store, CLUSTER, start=hour, end=NOW, now=NOW, namespace="check")
     assert first is not None
@@ -557,9 +557,9 @@ def test_a_namespace_that_is_no_name_or_somebody_elses(store: LocalStore, namesp
     told(store, 1)
     learner = read_schema(store, CLUSTER, 1)
     learner.apply(create_table(replace(RANGES_TABLE, keyspace="shop__x", id=UUID(int=5)), 1_600_000_000_000_000))
-    store.put(names.batch_object(CLUSTER, 1, "schema"), learner.to_json().encode())
-    other = mine.model_copy(update={"cluster": names.beside(CLUSTER, "mine")})
-    store.put(names.batch_object(other.cluster, 1, "manifest"), other.to_bytes())
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), learner.to_json().encode())
+    other = mine.model_copy(update={"cluster": layout.beside(CLUSTER, "mine")})
+    store.put(layout.batch_object(other.cluster, 1, "manifest"), other.to_bytes())
     seal(store, other)
     with pytest.raises(BatchError, match="plan a replay"):
         plan_replay(store, CLUSTER, start=NOW, end=NOW, now=NOW, namespace=namespace)
@@ -570,7 +570,7 @@ def test_a_replay_of_empty_hours(store: LocalStore) -> None:
 
 
 def test_a_new_snapshot_alone_makes_a_batch_once(store: LocalStore) -> None:
-    name = names.schema_snapshot(CLUSTER, NOW, "v1")
+    name = layout.schema_snapshot(CLUSTER, NOW, "v1")
     store.put(name, b"{}")
     manifest = planned(store)
     assert manifest.schema_snapshots == [name]
@@ -579,7 +579,7 @@ def test_a_new_snapshot_alone_makes_a_batch_once(store: LocalStore) -> None:
 
 
 def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
-    store.put(names.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "10.0.0.1"}).encode())
+    store.put(layout.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "10.0.0.1"}).encode())
     ship(store, 1)
     assert planned(store).nodes == {NODE.host_id: "10.0.0.1"}
 
@@ -597,13 +597,13 @@ def test_nodes_come_with_their_addresses(store: LocalStore) -> None:
 )
 def test_a_batch_pins_the_rule_that_follows_the_nodes_releases(store: LocalStore, releases: list[str | None], rule: str) -> None:
     for at, release in enumerate(releases):
-        node = names.NodeName(CLUSTER, "dc1", f"node-{at}")
-        store.put(names.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
+        node = layout.NodeName(CLUSTER, "dc1", f"node-{at}")
+        store.put(layout.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
     ship(store, 1)
     manifest = planned(store)
     assert manifest.merge_rule == rule
     # An upgrade in between does not change a batch that is begun.
-    for info in store.list(names.nodes_prefix(CLUSTER)):
+    for info in store.list(layout.nodes_prefix(CLUSTER)):
         store.put(info.name, b'{"release_version": "5.0.6"}')
     assert planned(store) == manifest
     seal(store, manifest)
@@ -612,12 +612,12 @@ def test_a_batch_pins_the_rule_that_follows_the_nodes_releases(store: LocalStore
 
 
 def test_where_no_shipper_can_ask_its_node_the_format_of_segments_says_the_rule(store: LocalStore) -> None:
-    old = names.SegmentRef(NODE, names.SegmentName(id=1, version=6))
+    old = layout.SegmentRef(NODE, layout.SegmentName(id=1, version=6))
     store.put(old.incoming, b"segment", if_generation=0, metadata={"sealed_at": NOW.isoformat(), "ending": "completed"})
     first = planned(store)
     assert first.merge_rule == "3.11"
     seal(store, first)
-    store.put(names.schema_snapshot(CLUSTER, NOW, "v"), b"{}")
+    store.put(layout.schema_snapshot(CLUSTER, NOW, "v"), b"{}")
     second = planned(store)
     assert (second.segments, second.merge_rule) == ([], "3.11")
 
@@ -642,9 +642,9 @@ def test_a_manifest_of_before_the_rule_was_noted_means_that_of_4_0(store: LocalS
     ],
 )
 def test_a_node_that_says_nothing_sensible_holds_up_nobody(store: LocalStore, said: bytes) -> None:
-    other = names.NodeName(CLUSTER, "dc1", "other")
-    store.put(names.node_facts(NODE), said)
-    store.put(names.node_facts(other), b'{"host_id": "other", "address": null}')
+    other = layout.NodeName(CLUSTER, "dc1", "other")
+    store.put(layout.node_facts(NODE), said)
+    store.put(layout.node_facts(other), b'{"host_id": "other", "address": null}')
     ship(store, 1)
     assert planned(store).nodes == {"other": ""}
 
@@ -731,7 +731,7 @@ def test_what_expires_in_a_table_that_is_not_captured_makes_no_batch(store: Loca
     sealed = seal(store, first, expires=[first.now + 100, None])
     out = {name: versions.captured_up_to(1) for name, versions in sealed.state.items()}
     assert (sealed.next_expiry, sealed.model_copy(update={"state": out}).next_expiry) == (first.now + 100, None)
-    store.put(names.batch_object(CLUSTER, 1, "sealed"), sealed.model_copy(update={"state": out}).to_bytes())
+    store.put(layout.batch_object(CLUSTER, 1, "sealed"), sealed.model_copy(update={"state": out}).to_bytes())
     assert plan_ingest(store, CLUSTER, now=NOW + timedelta(days=1)) is None
 
 
@@ -782,7 +782,7 @@ class Long:
         for number in range(max(self.first, int(given or 0)), self.last + 1):
             for what in ("archived", "local", "manifest", "schema", "sealed"):
                 self.listed += 1
-                name = names.batch_object(CLUSTER, number, what)
+                name = layout.batch_object(CLUSTER, number, what)
                 assert name > start_after
                 yield Named(name)
 
@@ -808,7 +808,7 @@ def test_two_planners_cannot_both_win(store: LocalStore, monkeypatch: pytest.Mon
     ship(store, 1)
     past = history(store, CLUSTER)
     planned(store)
-    monkeypatch.setattr("writetime.batch.plan.history", lambda *_: past)
+    monkeypatch.setattr("writetime.pipeline.planner.history", lambda *_: past)
     with pytest.raises(BatchBusy, match="another planner"):
         plan(store)
     assert read_manifest(store, CLUSTER, 1).number == 1

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from writetime import names
-from writetime.batch import prune
-from writetime.batch.documents import LedgerEntry, Sealed, SegmentState, ShardVersions
-from writetime.store.local import LocalStore
+from writetime.pipeline import retention
+from writetime.pipeline.documents import LedgerEntry, Sealed, SegmentState, ShardVersions
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 CLUSTER = "ring"
 START = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def entry(store: LocalStore, node: str, number: int, state: SegmentState, *, version: int = 7, day: int = 0, there: bool = False) -> str:
-    ref = names.SegmentRef(names.NodeName(CLUSTER, "dc1", node), names.SegmentName(number, version))
+    ref = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", node), layout.SegmentName(number, version))
     sealed_at = START + timedelta(days=day)
     place = ref.archived(sealed_at)
     if there:
@@ -59,9 +59,9 @@ def test_entries_of_what_the_archive_has_no_more(store: LocalStore) -> None:
     store.put("ledger/ring/dc1/a/notes-ä.txt", b"not ours")
     store.put("ledger/ring/README", b"not ours")
     store.put("ledger/ring2/dc1/a/CommitLog-7-1.json", b"{}")
-    found = [info.name for info in prune.entries(store, CLUSTER, START + timedelta(days=9))]
+    found = [info.name for info in retention.entries(store, CLUSTER, START + timedelta(days=9))]
     assert sorted(found) == sorted(gone)
-    assert young in [info.name for info in prune.entries(store, CLUSTER, START + timedelta(days=10))]
+    assert young in [info.name for info in retention.entries(store, CLUSTER, START + timedelta(days=10))]
 
 
 def test_of_a_log_no_more_is_read_than_up_to_the_first_young_one(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,28 +70,28 @@ def test_of_a_log_no_more_is_read_than_up_to_the_first_young_one(store: LocalSto
     read = []
     real = LedgerEntry.read
     monkeypatch.setattr(LedgerEntry, "read", lambda where, name: (read.append(name), real(where, name))[1])
-    assert list(prune.entries(store, CLUSTER, START + timedelta(days=3))) == []
+    assert list(retention.entries(store, CLUSTER, START + timedelta(days=3))) == []
     assert len(read) == 4
 
 
 def test_an_entry_that_is_written_again_stays(store: LocalStore) -> None:
     name = entry(store, "a", 101, "expired")
-    (info,) = prune.entries(store, CLUSTER, START + timedelta(days=1))
+    (info,) = retention.entries(store, CLUSTER, START + timedelta(days=1))
     entry(store, "a", 101, "archived", there=True)
-    assert prune.remove(store, info) == 0
+    assert retention.remove(store, info) == 0
     assert store.head(name) is not None
     (info,) = store.list(name)
-    assert prune.remove(store, info) == info.size
-    assert prune.remove(store, info) == 0
+    assert retention.remove(store, info) == info.size
+    assert retention.remove(store, info) == 0
 
 
 @pytest.fixture
 def batches(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
     """Twenty batches, one a day, of which the last five stay."""
-    monkeypatch.setattr(prune, "LAST_BATCHES", 5)
+    monkeypatch.setattr(retention, "LAST_BATCHES", 5)
     for number in range(1, 21):
         for what in DOCUMENTS:
-            name = names.batch_object(CLUSTER, number, what)
+            name = layout.batch_object(CLUSTER, number, what)
             store.put(name, b"{}")
             at = (START + timedelta(days=number)).timestamp()
             os.utime(Path(store.url, name), (at, at))
@@ -101,7 +101,7 @@ def batches(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
 def pruned(store: LocalStore, *, day: float = 99, published: int = 99, behind: int | None = None) -> list[int]:
     versions = ShardVersions(buckets=[1], behind=behind)
     sealed = Sealed(number=20, kind="ingest", sealed_at=START, segments=[], accounting=[], state={str(UUID(int=1)): versions})
-    found = list(prune.batches(store, CLUSTER, sealed, START + timedelta(days=day), published))
+    found = list(retention.batches(store, CLUSTER, sealed, START + timedelta(days=day), published))
     assert all(len(documents) == len(DOCUMENTS) for documents in found)
     return [int(documents[0].name.split("/")[2]) for documents in found]
 
@@ -116,7 +116,7 @@ def test_batches_that_nobody_asks_for(batches: LocalStore) -> None:
 
 def test_the_manifest_goes_first_and_the_seal_last(batches: LocalStore) -> None:
     sealed = Sealed(number=20, kind="ingest", sealed_at=START, segments=[], accounting=[], state={})
-    first = next(prune.batches(batches, CLUSTER, sealed, START + timedelta(days=99), 99))
+    first = next(retention.batches(batches, CLUSTER, sealed, START + timedelta(days=99), 99))
     assert [info.name.rpartition("/")[2] for info in first] == [
         "manifest.json",
         "archived.json",
@@ -133,24 +133,24 @@ def test_reports_go_but_for_the_last_of_each(store: LocalStore) -> None:
         os.utime(Path(store.url, name), (at, at))
         return name
 
-    node = names.NodeName(CLUSTER, "dc1", "a")
+    node = layout.NodeName(CLUSTER, "dc1", "a")
     old = [
-        put(names.verify_report(CLUSTER, START), 0),
-        put(names.verify_report(CLUSTER, START).replace(".json", ".svg"), 0),
-        put(names.audit_report(CLUSTER, START), 0),
-        put(names.node_space(node, START, "warn"), 0),
+        put(layout.verify_report(CLUSTER, START), 0),
+        put(layout.verify_report(CLUSTER, START).replace(".json", ".svg"), 0),
+        put(layout.audit_report(CLUSTER, START), 0),
+        put(layout.node_space(node, START, "warn"), 0),
     ]
-    last = [names.verify_report(CLUSTER, START + timedelta(days=1)), names.audit_report(CLUSTER, START + timedelta(days=20))]
-    young = [names.node_space(node, START + timedelta(days=8), "ok"), names.audit_report(CLUSTER, START + timedelta(days=9))]
+    last = [layout.verify_report(CLUSTER, START + timedelta(days=1)), layout.audit_report(CLUSTER, START + timedelta(days=20))]
+    young = [layout.node_space(node, START + timedelta(days=8), "ok"), layout.audit_report(CLUSTER, START + timedelta(days=9))]
     for name, day in zip([*last, *young], (1, 20, 8, 9), strict=True):
         put(name, day)
-    put(names.verify_report("other", START), 0)
-    found = [info.name for info in prune.reports(store, CLUSTER, START + timedelta(days=7))]
+    put(layout.verify_report("other", START), 0)
+    found = [info.name for info in retention.reports(store, CLUSTER, START + timedelta(days=7))]
     assert sorted(found) == sorted(old)
 
 
 def test_statuses_of_nodes_go_but_for_the_last_of_each(store: LocalStore) -> None:
-    node, other = (names.NodeName(CLUSTER, "dc1", host) for host in "ab")
+    node, other = (layout.NodeName(CLUSTER, "dc1", host) for host in "ab")
 
     def put(name: str, day: int) -> str:
         store.put(name, b"{}")
@@ -159,35 +159,35 @@ def test_statuses_of_nodes_go_but_for_the_last_of_each(store: LocalStore) -> Non
         return name
 
     # A node's own clock may be off: what counts is when the object came.
-    old = [put(names.node_status(node, START + timedelta(days=back), "00000000"), day) for back, day in ((9, 0), (0, 1), (5, 2))]
-    put(names.node_status(node, START, "00000001"), 5)
-    put(names.node_status(node, START + timedelta(days=8), "00000002"), 4)
-    put(names.node_status(other, START, "00000000"), 0)
-    put(names.node_facts(node), 0)
-    put(names.nodes_prefix(CLUSTER) + "stray", 0)
-    found = [info.name for info in prune.statuses(store, CLUSTER, START + timedelta(days=3))]
+    old = [put(layout.node_status(node, START + timedelta(days=back), "00000000"), day) for back, day in ((9, 0), (0, 1), (5, 2))]
+    put(layout.node_status(node, START, "00000001"), 5)
+    put(layout.node_status(node, START + timedelta(days=8), "00000002"), 4)
+    put(layout.node_status(other, START, "00000000"), 0)
+    put(layout.node_facts(node), 0)
+    put(layout.nodes_prefix(CLUSTER) + "stray", 0)
+    found = [info.name for info in retention.statuses(store, CLUSTER, START + timedelta(days=3))]
     assert sorted(found) == sorted(old)
 
 
 def test_claims_of_one_prefix_as_they_age(store: LocalStore) -> None:
     for topic, day in (("t.shop.large", 0), ("t.shop.large", 8), ("t.eu.shop.large", 0), ("u.shop.large", 0)):
-        name = names.claim(topic, 1, day + 1)
+        name = layout.claim(topic, 1, day + 1)
         store.put(name, b"{}")
         at = (START + timedelta(days=day)).timestamp()
         os.utime(Path(store.url, name), (at, at))
-    found = [info.name for info in prune.claims(store, "t", START + timedelta(days=7))]
-    assert found == [names.claim("t.shop.large", 1, 1)]
+    found = [info.name for info in retention.claims(store, "t", START + timedelta(days=7))]
+    assert found == [layout.claim("t.shop.large", 1, 1)]
 
 
 def test_pieces_that_a_voided_batch_had_settled_stay(store: LocalStore) -> None:
-    ref = names.SegmentRef(names.NodeName(CLUSTER, "dc1", "a"), names.SegmentName(5, 7))
+    ref = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", "a"), layout.SegmentName(5, 7))
     for position, settled_in in ((1, 3), (2, 4), (3, None)):
         piece = ref.quarantined(position, 9)
         store.put(f"{piece}.bin", b"bytes")
         store.put(f"{piece}.json", json.dumps({"settled_in": settled_in}).encode())
 
     def gone(*voided: int) -> list[str]:
-        found = prune.settled(store, CLUSTER, datetime.now(UTC) + timedelta(days=1), voided)
+        found = retention.settled(store, CLUSTER, datetime.now(UTC) + timedelta(days=1), voided)
         return [info.name for info in found if info.name.endswith(".json")]
 
     assert gone() == [f"{ref.quarantined(1, 9)}.json", f"{ref.quarantined(2, 9)}.json"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.publish import tell_of
+from writetime.pipeline.publish_progress import tell_of
+from writetime.storage import layout
 
 
 def test_people_are_told_once_for_as_long_as_it_lasts() -> None:
@@ -22,8 +22,8 @@ def test_people_are_told_once_for_as_long_as_it_lasts() -> None:
 def test_nothing_is_written_while_nothing_changes() -> None:
     store = MemoryStore()
     assert tell_of(store, "c", {}) == set()
-    assert store.head(names.published_told("c")) is None
+    assert store.head(layout.published_told("c")) is None
     tell_of(store, "c", {"shop.a": 5})
-    first = store.head(names.published_told("c"))
+    first = store.head(layout.published_told("c"))
     tell_of(store, "c", {"shop.a": 5})
-    assert store.head(names.published_told("c")) == first
+    assert store.head(layout.published_told("c")) == first

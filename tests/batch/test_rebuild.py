@@ -12,20 +12,27 @@ import pytest
 
 from tests.batch.test_plan import CLUSTER, NOW, ledger, planned, ref, seal, ship
 from tests.batch.test_plan import store as store  # a fixture
-from writetime import names
-from writetime.batch import chains
-from writetime.batch import rebuild as planning
-from writetime.batch.archive import archive
-from writetime.batch.chains import Rebuild
-from writetime.batch.documents import Chain, Manifest
-from writetime.batch.local import first_generation
-from writetime.batch.plan import history, plan_ingest, plan_maintain, plan_replay, read_manifest, read_sealed
-from writetime.batch.publish import Published, write_published
-from writetime.batch.shelve import let_go, pack
-from writetime.batch.void import void
+from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, ConfigError
-from writetime.schema.learn import SchemaLearner
-from writetime.store.local import LocalStore
+from writetime.pipeline import chains
+from writetime.pipeline import rebuild as planning
+from writetime.pipeline.archive_packing import let_go, pack
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.chains import Rebuild
+from writetime.pipeline.documents import Chain, Manifest
+from writetime.pipeline.node_logs import first_generation
+from writetime.pipeline.planner import (
+    history,
+    plan_ingest,
+    plan_maintain,
+    plan_replay,
+    read_manifest,
+    read_sealed,
+)
+from writetime.pipeline.publish_progress import Published, write_published
+from writetime.pipeline.void import void
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 
 def taken_in(store: LocalStore, *segments: int, hour: int = 0) -> list[str]:
@@ -33,7 +40,7 @@ def taken_in(store: LocalStore, *segments: int, hour: int = 0) -> list[str]:
     for number in segments:
         ship(store, number, b"segment %d" % number, sealed_at=NOW + timedelta(hours=hour))
     sealed = seal(store, planned(store))
-    store.put(names.batch_object(CLUSTER, sealed.number, "schema"), SchemaLearner().to_json().encode())
+    store.put(layout.batch_object(CLUSTER, sealed.number, "schema"), SchemaLearner().to_json().encode())
     archive(store, CLUSTER, sealed.number)
     return [ledger(store, number).archived_as or "" for number in segments]
 
@@ -213,10 +220,10 @@ def test_a_chain_begins_above_every_number_in_the_bucket(store: LocalStore) -> N
     assert planning.seen(store, CLUSTER, 4) == 4
     write_published(store, CLUSTER, Published(batch=5, events=0, waiting={"shop.orders": 6}))
     assert planning.seen(store, CLUSTER, 0) == 6
-    store.put(names.touched(CLUSTER, 7, "table", 0), b"{}")
+    store.put(layout.touched(CLUSTER, 7, "table", 0), b"{}")
     assert planning.seen(store, CLUSTER, 0) == 7
-    store.put(names.touched_prefix(CLUSTER) + "stray", b"{}")
-    store.put(names.batch_object(CLUSTER, 8, "sealed"), b"{}")
+    store.put(layout.touched_prefix(CLUSTER) + "stray", b"{}")
+    store.put(layout.batch_object(CLUSTER, 8, "sealed"), b"{}")
     assert planning.seen(store, CLUSTER, 0) == 8
     forget(store, "batches")
     rebuild = started(store, last=41)
@@ -227,8 +234,8 @@ def test_a_chain_begins_above_every_number_in_the_bucket(store: LocalStore) -> N
 def test_state_begins_where_no_shard_lies(store: LocalStore) -> None:
     taken_in(store, 1)
     assert planning.fresh_generation(store, CLUSTER, 2) == 2
-    store.put(names.state_lease(CLUSTER, "table", 17, 0), b"{}")
-    store.put(names.leases_prefix(CLUSTER) + "stray", b"{}")
+    store.put(layout.state_lease(CLUSTER, "table", 17, 0), b"{}")
+    store.put(layout.leases_prefix(CLUSTER) + "stray", b"{}")
     rebuild = started(store)
     manifest = planner(store, rebuild).next(NOW)
     assert manifest is not None
@@ -276,7 +283,7 @@ def test_a_segment_that_is_packed_meanwhile_comes_in_once(store: LocalStore) -> 
         pack(store, place, 3)
     second = step(store, made)
     assert second is not None
-    assert [segment.object for segment in second.segments] == [names.packed(places[1])]
+    assert [segment.object for segment in second.segments] == [layout.packed(places[1])]
     assert step(store, made) is None
 
 
@@ -392,7 +399,7 @@ def test_an_open_batch_of_the_chain_before_is_voided(store: LocalStore) -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_what_a_voided_batch_of_a_rebuild_took_comes_in_again(before: int, store: LocalStore) -> None:
-    store.put(names.schema_snapshot(CLUSTER, NOW, "v1"), b"{}")
+    store.put(layout.schema_snapshot(CLUSTER, NOW, "v1"), b"{}")
     taken_in(store, 1, hour=0)
     taken_in(store, 2, hour=1)
     made = planner(store, started(store), 1)

@@ -9,14 +9,22 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Accounting, Manifest, Problem, RefusedTable, Sealed, SegmentInput, SegmentOutcome
-from writetime.batch.plan import plan_ingest, read_sealed
-from writetime.batch.refused import failed_tables, let_in, waiting_segments, why_still
-from writetime.columns import Rules
-from writetime.commitlog.encode import encode_segment
-from writetime.store import Store
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.events.masking import Rules
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import (
+    Accounting,
+    Manifest,
+    Problem,
+    RefusedTable,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+)
+from writetime.pipeline.planner import plan_ingest, read_sealed
+from writetime.pipeline.quarantine.rejected_tables import failed_tables, let_in, waiting_segments, why_still
+from writetime.storage import layout
+from writetime.storage.store import Store
 
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
 REASON = "`columns`: id is part of the primary key"
@@ -46,8 +54,8 @@ def seal(store: Store, number: int, refused: list[RefusedTable], *found: list[Pr
         refused=refused,
     )
     for what, document in (("manifest", manifest), ("sealed", sealed)):
-        store.put(names.batch_object(bucket.CLUSTER, number, what), document.to_bytes())
-    store.put(names.batch_object(bucket.CLUSTER, number, "schema"), bucket.learner().to_json().encode())
+        store.put(layout.batch_object(bucket.CLUSTER, number, what), document.to_bytes())
+    store.put(layout.batch_object(bucket.CLUSTER, number, "schema"), bucket.learner().to_json().encode())
     archive(store, bucket.CLUSTER, number)
     return objects
 

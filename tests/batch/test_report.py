@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from writetime import cli, names
-from writetime.batch.documents import Accounting, Manifest, Problem, Sealed, SegmentOutcome
-from writetime.batch.report import batch_text, batches_text
-from writetime.store import open_store
+from writetime import cli
+from writetime.pipeline.batch_report import batch_text, batches_text
+from writetime.pipeline.documents import Accounting, Manifest, Problem, Sealed, SegmentOutcome
+from writetime.storage import layout, open_store
 
 THEN = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
 ACCOUNTS = [
@@ -55,9 +55,9 @@ def config(tmp_path: Path) -> Path:
     store = open_store(str(tmp_path / "bucket"))
     for number in (1, 2, 3, 4):
         manifest = Manifest(number=number, kind="ingest", cluster="ring", created_at=THEN, now=1, base=number - 1, segments=[])
-        store.put(names.batch_object("ring", number, "manifest"), manifest.to_bytes())
+        store.put(layout.batch_object("ring", number, "manifest"), manifest.to_bytes())
         if number < 4:
-            store.put(names.batch_object("ring", number, "sealed"), sealed(number).to_bytes())
+            store.put(layout.batch_object("ring", number, "sealed"), sealed(number).to_bytes())
     return path
 
 

@@ -12,15 +12,22 @@ import pytest
 
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
 from tests.store import gcs_stub
-from writetime import archived, names
-from writetime.batch.documents import LedgerEntry
-from writetime.batch.shelve import Done, Work, let_go, pack, to_let_go, to_pack
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed
-from writetime.store import Store, open_store
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.pipeline.archive_packing import (
+    Done,
+    Work,
+    let_go,
+    pack,
+    to_let_go,
+    to_pack,
+)
+from writetime.pipeline.documents import LedgerEntry
+from writetime.storage import layout, open_store, segment_object
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
+from writetime.storage.store import Store
 
-NODE = names.NodeName("ring", "dc1", "host-1")
+NODE = layout.NodeName("ring", "dc1", "host-1")
 NOON = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
 CONTENT = b"mutation " * 500
 
@@ -32,7 +39,7 @@ class Archive:
     store: Store
 
     def put(self, number: int, sealed_at: datetime = NOON, content: bytes = CONTENT, *, noted: bool = True) -> str:
-        ref = names.SegmentRef(NODE, names.SegmentName(number, 7))
+        ref = layout.SegmentRef(NODE, layout.SegmentName(number, 7))
         name = ref.archived(sealed_at)
         self.store.put(name, content, metadata={"sealed_at": sealed_at.isoformat()})
         entry = LedgerEntry(
@@ -51,7 +58,7 @@ class Archive:
         return name
 
     def entry(self, number: int) -> LedgerEntry:
-        entry = LedgerEntry.read(self.store, names.SegmentRef(NODE, names.SegmentName(number, 7)).ledger)
+        entry = LedgerEntry.read(self.store, layout.SegmentRef(NODE, layout.SegmentName(number, 7)).ledger)
         assert entry is not None
         return entry
 
@@ -74,10 +81,10 @@ def test_a_segment_is_packed_and_the_ledger_says_so(archive: Archive) -> None:
     name = archive.put(1)
     done = pack(archive.store, name, 3)
     (held,) = archive.store.list("cdc_archive/")
-    assert held.name == names.packed(name)
+    assert held.name == layout.packed(name)
     assert (done.before, done.after, done.trouble) == (len(CONTENT), held.size, "")
     assert held.size < len(CONTENT) / 10
-    assert archived.read(archive.store, held.name) == CONTENT
+    assert segment_object.read(archive.store, held.name) == CONTENT
     assert held.metadata["sealed_at"] == NOON.isoformat()
     entry = archive.entry(1)
     assert (entry.state, entry.archived_as, entry.stored, entry.size, entry.crc32c) == (
@@ -93,7 +100,7 @@ def test_a_segment_is_packed_and_the_ledger_says_so(archive: Archive) -> None:
 def test_what_cannot_be_made_smaller_is_packed_once_all_the_same(archive: Archive) -> None:
     name = archive.put(1, content=b"\x8f")
     assert pack(archive.store, name, 3).after > 1
-    assert archived.read(archive.store, names.packed(name)) == b"\x8f"
+    assert segment_object.read(archive.store, layout.packed(name)) == b"\x8f"
 
 
 def dying(store: Store, point: int) -> FaultyStore:
@@ -106,10 +113,10 @@ def is_whole(archive: Archive, name: str) -> None:
     entry = archive.entry(1)
     assert entry.archived_as in archive.names
     assert entry.archived_as is not None
-    assert archived.read(archive.store, entry.archived_as) == CONTENT
-    assert archived.read(archive.store, name, crc32c_of_it=crc32c(CONTENT)) == CONTENT, "as a manifest has pinned it"
-    (listed,) = archived.listed(archive.store, "cdc_archive/")
-    assert archived.content_of(listed) == (len(CONTENT), crc32c(CONTENT))
+    assert segment_object.read(archive.store, entry.archived_as) == CONTENT
+    assert segment_object.read(archive.store, name, crc32c_of_it=crc32c(CONTENT)) == CONTENT, "as a manifest has pinned it"
+    (listed,) = segment_object.listed(archive.store, "cdc_archive/")
+    assert segment_object.content_of(listed) == (len(CONTENT), crc32c(CONTENT))
 
 
 def test_death_at_every_step_of_packing_loses_nothing(tmp_path: Path) -> None:
@@ -125,8 +132,8 @@ def test_death_at_every_step_of_packing_loses_nothing(tmp_path: Path) -> None:
         is_whole(archive, name)
         if name in archive.names:
             pack(archive.store, name, 3)
-        assert archive.names == [names.packed(name)]
-        assert archive.entry(1).archived_as == names.packed(name)
+        assert archive.names == [layout.packed(name)]
+        assert archive.entry(1).archived_as == layout.packed(name)
         is_whole(archive, name)
     # Before and after head, read; head, put; read; head, read, put; delete.
     assert steps == 18
@@ -137,12 +144,12 @@ def test_two_at_once_end_the_same(archive: Archive) -> None:
 
     class Meddled(FaultyStore):
         def put(self, *args: Any, **kwargs: Any) -> Any:
-            if args[0] == names.packed(name):
+            if args[0] == layout.packed(name):
                 pack(archive.store, name, 9)
             return super().put(*args, **kwargs)
 
     pack(Meddled(archive.store), name, 3)
-    assert archive.names == [names.packed(name)]
+    assert archive.names == [layout.packed(name)]
     is_whole(archive, name)
     with pytest.raises(ObjectNotFound):
         pack(archive.store, name, 3)
@@ -151,9 +158,9 @@ def test_two_at_once_end_the_same(archive: Archive) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda store, name: store.put(names.packed(name), archived.pack(b"other", 3)),
-        lambda store, name: store.put(names.packed(name), archived.pack(CONTENT, 3)),
-        lambda store, name: store.put(names.packed(name), archived.pack(CONTENT, 3), metadata={"size": "4500", "crc32c": "1"}),
+        lambda store, name: store.put(layout.packed(name), segment_object.pack(b"other", 3)),
+        lambda store, name: store.put(layout.packed(name), segment_object.pack(CONTENT, 3)),
+        lambda store, name: store.put(layout.packed(name), segment_object.pack(CONTENT, 3), metadata={"size": "4500", "crc32c": "1"}),
     ],
 )
 def test_a_packed_form_that_is_not_the_same_deletes_nothing(archive: Archive, spoil: Callable[[Store, str], None]) -> None:
@@ -161,7 +168,7 @@ def test_a_packed_form_that_is_not_the_same_deletes_nothing(archive: Archive, sp
     spoil(archive.store, name)
     with pytest.raises(ChecksumMismatch, match="Nothing was deleted"):
         pack(archive.store, name, 3)
-    assert archive.names == [name, names.packed(name)]
+    assert archive.names == [name, layout.packed(name)]
     assert archive.entry(1).archived_as == name
 
 
@@ -175,12 +182,12 @@ def test_a_ledger_that_says_otherwise_deletes_nothing(archive: Archive) -> None:
 
 def test_other_bytes_of_a_segment_are_packed_beside_it(archive: Archive) -> None:
     name = archive.put(1)
-    other = names.SegmentRef(NODE, names.SegmentName(1, 7)).archived(NOON, crc32c=crc32c(b"other"))
+    other = layout.SegmentRef(NODE, layout.SegmentName(1, 7)).archived(NOON, crc32c=crc32c(b"other"))
     archive.store.put(other, b"other")
     pack(archive.store, other, 3)
     assert archive.entry(1).archived_as == name, "of the other bytes it does not speak"
-    assert archive.names == sorted([name, names.packed(other)])
-    assert archived.read(archive.store, names.packed(other)) == b"other"
+    assert archive.names == sorted([name, layout.packed(other)])
+    assert segment_object.read(archive.store, layout.packed(other)) == b"other"
 
 
 def test_a_ledger_that_others_write_is_looked_at_again(archive: Archive) -> None:
@@ -194,7 +201,7 @@ def test_a_ledger_that_others_write_is_looked_at_again(archive: Archive) -> None
             return super().put(*args, **kwargs)
 
     pack(Meddled(archive.store), name, 3)
-    assert (archive.entry(1).frames, archive.entry(1).archived_as) == (99, names.packed(name))
+    assert (archive.entry(1).frames, archive.entry(1).archived_as) == (99, layout.packed(name))
 
     class Busy(FaultyStore):
         def put(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +218,7 @@ def test_a_ledger_that_others_write_is_looked_at_again(archive: Archive) -> None
 def test_what_is_to_be_packed(archive: Archive) -> None:
     early, noon, late = (archive.put(10 + at, NOON + timedelta(days=at)) for at in (-2, 0, 1))
     pack(archive.store, archive.put(1, NOON), 3)
-    archive.store.put(f"{names.archive_prefix('ring')}README", b"nothing of ours")
+    archive.store.put(f"{layout.archive_prefix('ring')}README", b"nothing of ours")
 
     def found(before: datetime, since: datetime | None = None) -> list[str]:
         return list(to_pack(archive.store, "ring", before, since))
@@ -227,7 +234,7 @@ def test_what_is_let_go_stands_in_the_ledger(archive: Archive) -> None:
     kept = archive.put(4, NOON + timedelta(hours=1))
     pack(archive.store, gone[1], 3)
     found = list(to_let_go(archive.store, "ring", datetime(2026, 5, 4, 13, tzinfo=UTC)))
-    assert [names.plain(info.name) for info in found] == gone
+    assert [layout.plain(info.name) for info in found] == gone
     assert [let_go(archive.store, info) for info in found] == [info.size for info in found]
     assert archive.names == [kept]
     for number in (1, 2):
@@ -263,7 +270,7 @@ def test_both_forms_of_a_segment_are_let_go(archive: Archive) -> None:
     name = archive.put(1)
     with pytest.raises(Died):
         pack(dying(archive.store, 16), name, 3)
-    assert archive.names == [name, names.packed(name)]
+    assert archive.names == [name, layout.packed(name)]
     for info in to_let_go(archive.store, "ring", NOON + timedelta(hours=1)):
         let_go(archive.store, info)
     assert archive.names == []

@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writetime.batch.truncations import SAME_TRUNCATE_MS, Cut, Cuts, Purged, Source, cuts_by_table, truncates
-from writetime.schema.local import Truncation
+from writetime.cassandra.schema.node_metadata import Truncation
+from writetime.pipeline.truncations import (
+    SAME_TRUNCATE_MS,
+    Cut,
+    Cuts,
+    Purged,
+    Source,
+    cuts_by_table,
+    truncates,
+)
 
 TABLE = UUID(int=7)
 OTHER = UUID(int=8)

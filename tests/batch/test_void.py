@@ -11,19 +11,25 @@ import pytest
 
 from tests.batch.test_plan import CLUSTER, NODE, NOW, plan, planned, ref, seal, ship
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch import plan as planning
-from writetime.batch.archive import archive
-from writetime.batch.documents import LocalDocument, Manifest, Sealed, SegmentInput
-from writetime.batch.local import _Past
-from writetime.batch.logs_in import node_ends
-from writetime.batch.plan import history, plan_ingest, plan_maintain, plan_replay, read_manifest, read_sealed
-from writetime.batch.publish import Published, publish_due, write_published
-from writetime.batch.void import void, voided_before
+from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import BatchBusy, BatchError, PreconditionFailed
-from writetime.schema.learn import SchemaLearner
-from writetime.store import open_store
-from writetime.store.local import LocalStore
+from writetime.pipeline import planner as planning
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.completeness import node_ends
+from writetime.pipeline.documents import LocalDocument, Manifest, Sealed, SegmentInput
+from writetime.pipeline.node_logs import _Past
+from writetime.pipeline.planner import (
+    history,
+    plan_ingest,
+    plan_maintain,
+    plan_replay,
+    read_manifest,
+    read_sealed,
+)
+from writetime.pipeline.publish_progress import Published, publish_due, write_published
+from writetime.pipeline.void import void, voided_before
+from writetime.storage import layout, open_store
+from writetime.storage.local import LocalStore
 
 WHY = {"reason": "its segment is lost", "by": "ann"}
 
@@ -39,7 +45,7 @@ def finish(store: LocalStore, manifest: Manifest) -> Sealed:
     """Seal a batch as ingest does."""
     base = read_sealed(store, CLUSTER, manifest.base) if manifest.base else None
     sealed = seal(store, manifest).model_copy(update={"voided": voided_before(store, manifest, base)})
-    store.put(names.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes())
+    store.put(layout.batch_object(CLUSTER, manifest.number, "sealed"), sealed.to_bytes())
     return sealed
 
 
@@ -119,7 +125,7 @@ def test_a_seal_and_a_void_exclude_each_other(store: LocalStore) -> None:
     with pytest.raises(BatchError, match="voided by ann: its segment is lost"):
         planning.seal(store, CLUSTER, late)
     with pytest.raises(PreconditionFailed):
-        late.write(store, names.batch_object(CLUSTER, 1, "sealed"), names.batch_folder(CLUSTER, 1))
+        late.write(store, layout.batch_object(CLUSTER, 1, "sealed"), layout.batch_folder(CLUSTER, 1))
     finish(store, planned(store))
     with pytest.raises(BatchError, match="sealed"):
         void(store, CLUSTER, 2, **WHY)
@@ -218,9 +224,9 @@ def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore)
     ship(store, 1)
     finish(store, planned(store))
     archive(store, CLUSTER, 1)
-    store.put(names.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
+    store.put(layout.batch_object(CLUSTER, 1, "schema"), SchemaLearner().to_json().encode())
     hours = {"start": NOW - timedelta(hours=1), "end": NOW + timedelta(hours=1), "now": NOW, "namespace": "look"}
-    chain = names.beside(CLUSTER, "look")
+    chain = layout.beside(CLUSTER, "look")
     assert plan_replay(store, CLUSTER, **hours) is not None
     sealed = void(store, chain, 2, **WHY)
     assert sealed.void is not None
@@ -229,10 +235,10 @@ def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore)
     assert again is not None
     assert (again.number, again.base, again.namespace) == (3, 1, "look")
     # A planner that died half-way through the first one.
-    store.delete(names.batch_object(chain, 3, "manifest"))
+    store.delete(layout.batch_object(chain, 3, "manifest"))
     for number in (1, 2):
-        store.delete(names.batch_object(chain, number, "sealed"))
-    store.delete(names.batch_object(chain, 2, "manifest"))
+        store.delete(layout.batch_object(chain, number, "sealed"))
+    store.delete(layout.batch_object(chain, 2, "manifest"))
     with pytest.raises(BatchError, match="first batch of its namespace"):
         void(store, chain, 1, **WHY)
 
@@ -240,7 +246,7 @@ def test_of_a_namespace_all_but_the_first_batch_can_be_voided(store: LocalStore)
 def test_batches_before_the_base_that_are_of_another_chain_are_not_taken_for_voids() -> None:
     store = MemoryStore()
     other = Sealed(number=6, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={})
-    store.put(names.batch_object("c", 6, "sealed"), other.to_bytes())
+    store.put(layout.batch_object("c", 6, "sealed"), other.to_bytes())
     manifest = Manifest(number=7, kind="ingest", cluster="c", created_at=NOW, now=1, base=0, segments=[])
     assert voided_before(store, manifest, None) == {}
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.batch.test_plan import CLUSTER, NOW, seal, ship
-from writetime import cli, names
-from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.plan import history, plan_ingest
-from writetime.store import open_store
-from writetime.store.local import LocalStore
+from writetime import cli
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.planner import history, plan_ingest
+from writetime.storage import layout, open_store
+from writetime.storage.local import LocalStore
 
 REASON = "node 7 lost CommitLog-7-1777890000010"
 
@@ -113,14 +113,14 @@ def test_at_a_terminal_it_asks(
 
 
 def test_a_replay_is_named_by_its_namespace(store: LocalStore, ran: Callable[..., tuple[int, str, str]]) -> None:
-    chain = names.beside(CLUSTER, "look")
+    chain = layout.beside(CLUSTER, "look")
     for number in (1, 2):
         manifest = Manifest(
             number=number, kind="replay", cluster=chain, created_at=NOW, now=1, base=number - 1, segments=[], namespace="look"
         )
-        store.put(names.batch_object(chain, number, "manifest"), manifest.to_bytes())
+        store.put(layout.batch_object(chain, number, "manifest"), manifest.to_bytes())
     first = Sealed(number=1, kind="replay", sealed_at=NOW, segments=[], accounting=[], state={})
-    store.put(names.batch_object(chain, 1, "sealed"), first.to_bytes())
+    store.put(layout.batch_object(chain, 1, "sealed"), first.to_bytes())
     code, out, _ = ran("void", "2", "--reason", REASON, "--namespace", "look")
     assert code == 0, "nobody is asked where there is no terminal"
     assert "taken back by the next replay into that namespace" in out

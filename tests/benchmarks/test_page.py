@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import page
-from writetime.batch.plan import history
-from writetime.store import open_store
+from writetime.pipeline.planner import history
+from writetime.storage import open_store
 
 
 def test_every_view_is_answered(tmp_path: Path, runner: CliRunner) -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from benchmarks import plan
-from writetime.batch.documents import Manifest
-from writetime.batch.plan import plan_ingest
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.planner import plan_ingest
 
 
 def test_the_listing_is_a_bucket_of_shipped_segments() -> None:

@@ -39,9 +39,9 @@ from tests.ring.proof.check import Mismatch
 from tests.ring.proof.pipeline import DATACENTER, Pipeline, _Replaced
 from tools import ROOT
 from tools.console import say
-from writetime import names
-from writetime.bootstrap.run import HIGHEST, LOWEST, Run, finished_ranges, runs
-from writetime.config import CqlConfig, PipelineConfig, SnapshotConfig
+from writetime.config.pipeline import CqlConfig, PipelineConfig, SnapshotConfig
+from writetime.pipeline.bootstrap.run import HIGHEST, LOWEST, Run, finished_ranges, runs
+from writetime.storage import layout
 
 KEYSPACE = "live"
 CLUSTER = "living"
@@ -269,7 +269,7 @@ class Live:
             assert not shipped.failed, shipped.failed
         self._batches()
         for _ in range(10):
-            if not list(self.pipeline.store.list(names.touched_prefix(CLUSTER))):
+            if not list(self.pipeline.store.list(layout.touched_prefix(CLUSTER))):
                 return
             with _Replaced(bootstrap, "spark_session", self.pipeline._session):
                 bootstrap.run(self.pipeline.config, touched=True)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.bootstrap import opaque
-from writetime.bootstrap.difference import Comparison
-from writetime.bootstrap.rows import Reading
-from writetime.join import flat
-from writetime.join.counters import Shard, encode_context, total
-from writetime.join.reconcile import merge_rows
-from writetime.join.view import is_live, live_cells
-from writetime.model import Cell, Liveness, Row
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.counters import Shard, encode_context, total
+from writetime.cassandra.merge.liveness import is_live, live_cells
+from writetime.cassandra.merge.reconcile import merge_rows
+from writetime.cassandra.model import Cell, Liveness, Row
+from writetime.pipeline.bootstrap import unknown_marker
+from writetime.pipeline.bootstrap.difference import Comparison
+from writetime.pipeline.bootstrap.rows import Reading
 
 NOW = 1_700_000_000
 AS_OF = NOW * 1_000_000
@@ -42,8 +42,8 @@ def test_what_is_new_comes_with_its_writetimes_and_a_liveness_as_of_the_reading(
     ring = Row(KEY, cells=(Cell("a", 5, b"x"), Cell("b", 7, b"y")))
     after = merged(Comparison(), None, ring)
     assert after.cells == ring.cells
-    assert opaque.is_opaque_liveness(after.liveness)
-    assert flat.decode(flat.encode(after)) == after
+    assert unknown_marker.is_opaque_liveness(after.liveness)
+    assert row_codec.decode(row_codec.encode(after)) == after
 
 
 def test_a_row_that_the_ring_does_not_show_gets_a_tombstone_of_its_own_timestamp() -> None:
@@ -73,13 +73,13 @@ def test_cells_and_elements_that_are_gone_go_alone() -> None:
 
 def test_an_expiry_that_is_told_less_exactly_changes_nothing() -> None:
     state = Row(KEY, Liveness(OLD), cells=(Cell("a", OLD, b"x", None, 600, NOW + 300),))
-    ring = Row(KEY, cells=(Cell("a", OLD, b"x", None, opaque.UNKNOWN_TTL, NOW + 299),))
+    ring = Row(KEY, cells=(Cell("a", OLD, b"x", None, unknown_marker.UNKNOWN_TTL, NOW + 299),))
     assert Comparison().row(state, ring, READING) is None
 
 
 def test_the_log_wins_over_what_was_read_of_the_same_cell() -> None:
     logged = Cell("a", OLD, b"x", None, 600, NOW + 300)
-    read = replace(logged, ttl=opaque.UNKNOWN_TTL)
+    read = replace(logged, ttl=unknown_marker.UNKNOWN_TTL)
     assert merge_rows(Row(KEY, cells=(read,)), Row(KEY, cells=(logged,))).cells == (logged,)
 
 
@@ -88,10 +88,10 @@ def test_the_log_wins_over_what_was_read_of_the_same_cell() -> None:
 
 def test_a_row_that_only_the_opaque_liveness_shows_is_to_be_read_again() -> None:
     row = merged(Comparison(), None, Row(KEY, cells=(Cell("a", OLD, b"x"),)))
-    assert not opaque.is_opaque(flat.encode(row), NOW)
+    assert not unknown_marker.is_opaque(row_codec.encode(row), NOW)
     gone = merge_rows(row, Row(KEY, cells=(Cell("a", NEW, b"", None, 0, NOW),)))
     assert is_live(gone.liveness, NOW)
-    assert opaque.is_opaque(flat.encode(gone), NOW)
+    assert unknown_marker.is_opaque(row_codec.encode(gone), NOW)
     later = Reading(AS_OF + 10_000_000, NOW + 10)
     fix = Comparison().row(gone, None, later)
     assert fix is not None
@@ -102,7 +102,7 @@ def test_a_later_reading_does_not_doubt_what_the_log_knows_in_full() -> None:
     state = Row(KEY, cells=(Cell("a", OLD, b"x"),))
     ring = Row(KEY, cells=(Cell("a", OLD, b"x"),))
     assert Comparison().row(state, ring, READING) is None
-    assert Comparison(first=True).row(state, ring, READING) == Row(KEY, opaque.liveness(AS_OF))
+    assert Comparison(first=True).row(state, ring, READING) == Row(KEY, unknown_marker.liveness(AS_OF))
 
 
 # --- lists --------------------------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ LISTS = Comparison(lists=frozenset({"l"}))
 
 
 def ours(*elements: tuple[bytes, int]) -> tuple[Cell, ...]:
-    return tuple(Cell("l", at, value, opaque.list_path(place, value, at)) for place, (value, at) in enumerate(elements))
+    return tuple(Cell("l", at, value, unknown_marker.list_path(place, value, at)) for place, (value, at) in enumerate(elements))
 
 
 def listed(row: Row) -> list[tuple[bytes, int]]:
@@ -120,11 +120,11 @@ def listed(row: Row) -> list[tuple[bytes, int]]:
 
 
 def test_our_paths_are_between_those_of_prepends_and_of_appends() -> None:
-    path = UUID(bytes=opaque.list_path(3, b"x", 5))
+    path = UUID(bytes=unknown_marker.list_path(3, b"x", 5))
     assert path.version == 1
-    assert UUID(bytes=opaque.list_path(2, b"x", 5)).time < path.time < uuid1().time
-    assert opaque.is_list_path(path.bytes)
-    assert not opaque.is_list_path(uuid1().bytes)
+    assert UUID(bytes=unknown_marker.list_path(2, b"x", 5)).time < path.time < uuid1().time
+    assert unknown_marker.is_list_path(path.bytes)
+    assert not unknown_marker.is_list_path(uuid1().bytes)
 
 
 def test_copies_under_real_paths_stay_and_ours_go() -> None:
@@ -133,7 +133,7 @@ def test_copies_under_real_paths_stay_and_ours_go() -> None:
     state = merge_rows(Row(KEY, Liveness(1), cells=real), Row(KEY, cells=ring))
     after = merged(LISTS, state, Row(KEY, cells=ring))
     assert listed(after) == [(b"1", OLD), (b"2", OLD)]
-    assert not any(opaque.is_list_path(cell.path or b"") for cell in live_cells(after, now=NOW))
+    assert not any(unknown_marker.is_list_path(cell.path or b"") for cell in live_cells(after, now=NOW))
 
 
 @given(
@@ -142,7 +142,8 @@ def test_copies_under_real_paths_stay_and_ours_go() -> None:
 )
 def test_whatever_a_list_was_its_elements_become_the_rings(held: list[tuple[bytes, int, bool]], there: list[tuple[bytes, int]]) -> None:
     cells = tuple(
-        Cell("l", at, value, uuid1().bytes if real else opaque.list_path(place, value, at)) for place, (value, at, real) in enumerate(held)
+        Cell("l", at, value, uuid1().bytes if real else unknown_marker.list_path(place, value, at))
+        for place, (value, at, real) in enumerate(held)
     )
     state = merge_rows(Row(KEY), Row(KEY, Liveness(1), cells=cells))
     fix = LISTS.row(state, Row(KEY, cells=ours(*there)), READING)
@@ -158,7 +159,7 @@ LEADER = Shard(b"a" * 16, 3, 10)
 
 
 def count(total_: int, clock: int = AS_OF) -> Cell:
-    return Cell("c", OLD, opaque.counter(total_, b"", clock))
+    return Cell("c", OLD, unknown_marker.counter(total_, b"", clock))
 
 
 def summed(row: Row) -> int:
@@ -173,7 +174,7 @@ def test_a_counter_is_its_sum_until_a_shard_is_known_and_then_what_is_left_of_it
     logged = Row(KEY, cells=(Cell("c", NEW, encode_context((LEADER,))),))
     touched = merge_rows(state, logged, counter=True)
     assert summed(touched) == 22
-    assert opaque.is_opaque(flat.encode(touched), NOW)
+    assert unknown_marker.is_opaque(row_codec.encode(touched), NOW)
     later = Reading(AS_OF + 1, NOW)
     fix = COUNTS.row(touched, Row(KEY, cells=(count(13, AS_OF + 1),)), later)
     assert fix is not None

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.events import EventPlan, TypedEvents
+from spark_jobs.stages.typed_events import EventPlan, TypedEvents
 from tests.spark_jobs.examples import HOSTS, NOW, ORDERS, SCHEMA, THEN, folded, frame, insert, of_kind, payloads
-from writetime.join.flat import Engine
+from writetime.cassandra.merge.row_codec import Engine
 
 READ, LOGGED = 0, 1
 

@@ -12,10 +12,10 @@ import pytest
 
 from spark_jobs import bootstrap
 from spark_jobs.bootstrap import Bootstrap
-from writetime import names
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import BatchError, WritetimeError
-from writetime.store.local import LocalStore
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 
 def test_one_table_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +49,12 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     tables = {UUID(int=number): SimpleNamespace(full_name=f"shop.t{number}", dropped=False) for number in (1, 2)}
     noted = []
     for number, table_id in enumerate(tables, start=1):
-        noted.append(names.touched("c", 7, str(table_id), number))
+        noted.append(layout.touched("c", 7, str(table_id), number))
         store.put(noted[-1], json.dumps({"batch": 7, "table_id": str(table_id), "keys": ["00"]}).encode())
-    later = names.touched("c", 8, str(UUID(int=2)), 1)
+    later = layout.touched("c", 8, str(UUID(int=2)), 1)
     store.put(later, json.dumps({"batch": 8, "table_id": str(UUID(int=2)), "keys": ["01"]}).encode())
 
-    doubtful = names.undecided("c", 7, str(UUID(int=2)), 1)
+    doubtful = layout.undecided("c", 7, str(UUID(int=2)), 1)
     store.put(doubtful, json.dumps({"batch": 7, "table_id": str(UUID(int=2)), "keys": ["02"], "whole": True}).encode())
     asked: list[tuple[list[bytes], bool]] = []
 
@@ -77,4 +77,4 @@ def test_a_table_that_cannot_be_read_again_keeps_its_own_notes_only(tmp_path: Pa
     assert ([b"\2"], True) in asked
     assert [whole for keys, whole in asked if keys == [b"\0"]] == [False, False]
     assert [error.obj for error in failed] == ["shop.t1"]
-    assert [info.name for info in store.list(names.touched_prefix("c"))] == [noted[0], later]
+    assert [info.name for info in store.list(layout.touched_prefix("c"))] == [noted[0], later]

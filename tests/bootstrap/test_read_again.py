@@ -14,8 +14,8 @@ from spark_jobs.audit import Rereading
 from tests.bootstrap.live import CLUSTER, KEYSPACE, Live
 from tests.ring.cassandra import Ring
 from tests.ring.proof.pipeline import Pipeline, _Replaced
-from writetime import names
-from writetime.audit import AuditReport
+from writetime.pipeline.audit import AuditReport
+from writetime.storage import layout
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -37,8 +37,8 @@ def test_what_all_logs_have_lost_comes_back_from_the_ring(tmp_path: Path) -> Non
         write(live, LOST)
         lost = ship(live)
         # One replica's log of the first rows is gone, and that of the others on both.
-        without = names.SegmentRef.from_object(known[0]).node
-        for name in (*lost, *(name for name in known if names.SegmentRef.from_object(name).node == without)):
+        without = layout.SegmentRef.from_object(known[0]).node
+        for name in (*lost, *(name for name in known if layout.SegmentRef.from_object(name).node == without)):
             pipeline.store.delete(name)
         batches(live)
         assert ids(pipeline) == set(KNOWN)
@@ -68,7 +68,7 @@ def ship(live: Live) -> list[str]:
 
 
 def incoming(live: Live) -> set[str]:
-    return {info.name for info in live.pipeline.store.list(names.incoming_prefix(CLUSTER))}
+    return {info.name for info in live.pipeline.store.list(layout.incoming_prefix(CLUSTER))}
 
 
 def batches(live: Live) -> None:

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from writetime.bootstrap import opaque
-from writetime.bootstrap.rows import Reading, Selection
+from writetime.cassandra.merge.counters import total
+from writetime.cassandra.model import NO_DELETION_TIME, Cell
+from writetime.cassandra.schema.model import Column, ColumnKind, Table, UserType
 from writetime.errors import MalformedMutation
-from writetime.join.counters import total
-from writetime.model import NO_DELETION_TIME, Cell
-from writetime.schema.model import Column, ColumnKind, Table, UserType
+from writetime.pipeline.bootstrap import unknown_marker
+from writetime.pipeline.bootstrap.rows import Reading, Selection
 
 READING = Reading(as_of=77, now=1_000)
 TYPES = {("k", "u"): UserType("k", "u", ("a", "b"), ("int", "text"))}
@@ -70,7 +70,7 @@ def test_a_row_with_its_writetimes_and_expiries() -> None:
     assert row.key == b"\0\4" + i32(1) + b"\0" + b"\0\1x\0"
     assert row.clustering == (i32(5),)
     assert row.static_cells == (Cell("st", 11, i32(9)),)
-    assert row.cells == (Cell("order", 12, b"text", None, opaque.UNKNOWN_TTL, 1_030),)
+    assert row.cells == (Cell("order", 12, b"text", None, unknown_marker.UNKNOWN_TTL, 1_030),)
 
 
 def test_a_partition_with_statics_alone_has_no_row() -> None:
@@ -86,7 +86,7 @@ def test_a_value_of_no_bytes_is_a_value() -> None:
 
 def test_elements_have_writetimes_and_expiries_of_their_own() -> None:
     found = cells("map<text, int>", listed(b"x", i32(1), b"y", i32(2), count=2), listed(i64(3), i64(4)), listed(None, i32(10)))
-    assert found == (Cell("v", 3, i32(1), b"x"), Cell("v", 4, i32(2), b"y", opaque.UNKNOWN_TTL, 1_010))
+    assert found == (Cell("v", 3, i32(1), b"x"), Cell("v", 4, i32(2), b"y", unknown_marker.UNKNOWN_TTL, 1_010))
     assert cells("set<text>", listed(b"a"), listed(i64(3)), listed(None)) == (Cell("v", 3, b"", b"a"),)
     udt = cells("u", fields(i32(1), None), listed(i64(3), None), listed(None, None))
     assert udt == (Cell("v", 3, i32(1), b"\0\0"),)
@@ -94,7 +94,7 @@ def test_elements_have_writetimes_and_expiries_of_their_own() -> None:
 
 def test_elements_of_lists_get_paths_in_their_order() -> None:
     first, second = cells("list<int>", listed(i32(7), i32(7)), listed(i64(3), i64(3)), listed(None, None))
-    assert first.path == opaque.list_path(0, i32(7), 3)
+    assert first.path == unknown_marker.list_path(0, i32(7), 3)
     assert UUID(bytes=first.path).time < UUID(bytes=second.path or b"").time
 
 

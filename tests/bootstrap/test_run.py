@@ -13,16 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.bootstrap import run as runs
-from writetime.bootstrap.run import HIGHEST, LOWEST, RangeDone, Run, parse_part, split
+from writetime.cassandra.schema import history
+from writetime.cassandra.schema.model import Schema, Table
 from writetime.cli import main
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError
-from writetime.schema import learn
-from writetime.schema.model import Schema, Table
-from writetime.store import Store
-from writetime.store.local import LocalStore
+from writetime.pipeline.bootstrap import run as runs
+from writetime.pipeline.bootstrap.run import (
+    HIGHEST,
+    LOWEST,
+    RangeDone,
+    Run,
+    parse_part,
+    split,
+)
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
+from writetime.storage.store import Store
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 CLUSTER = "ring"
@@ -39,7 +46,7 @@ def tell_schema(store: Store, *, cdc: bool = True, at: int = 1) -> None:
             for name in ("orders", "notes")
         ],
     }
-    store.put(names.schema_snapshot(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
+    store.put(layout.schema_snapshot(CLUSTER, NOW + timedelta(seconds=min(at, 1000)), f"v{at}"), json.dumps(document).encode())
 
 
 ORDERS, NOTES = "00000000-0000-1000-8000-000000000007", "00000000-0000-1000-8000-000000000009"
@@ -58,7 +65,7 @@ def store() -> MemoryStore:
 
 
 def schema(store: Store) -> Schema:
-    from writetime.batch.check import known_schema
+    from writetime.pipeline.segment_check import known_schema
 
     return known_schema(store, CLUSTER).schema()
 
@@ -228,7 +235,7 @@ def test_what_was_off_and_on_between_two_looks_is_noticed(store: MemoryStore) ->
     ],
 )
 def test_since_when_cdc_is_on_again(switches: list[tuple[int, bool]], since: int | None) -> None:
-    assert learn._back(switches) == since
+    assert history._back(switches) == since
 
 
 def test_a_run_from_before_cdc_was_off_is_not_gone_on_with(store: MemoryStore) -> None:
@@ -251,9 +258,9 @@ def test_a_run_at_another_consistency_is_not_gone_on_with(store: MemoryStore) ->
 
 
 def test_names_of_tables_stay_in_their_places() -> None:
-    odd = names.bootstrap_run("c", "a/b", "t.x", "r")
+    odd = layout.bootstrap_run("c", "a/b", "t.x", "r")
     assert odd.count("/") == 3
-    assert names.bootstrap_prefix("c", "a/b", "t.x") in odd
+    assert layout.bootstrap_prefix("c", "a/b", "t.x") in odd
 
 
 # --- command ------------------------------------------------------------------------------------------------------------------------

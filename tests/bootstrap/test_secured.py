@@ -23,14 +23,14 @@ from pydantic import ByteSize, SecretStr
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from shippers.agent import Agent
-from shippers.node import Link
+from shippers.node_identity import Link
 from spark_jobs import bootstrap
-from spark_jobs.ring import KEY_PASSWORD, PASSWORD
-from spark_jobs.ring import Ring as Reader
+from spark_jobs.cassandra_reader import KEY_PASSWORD, PASSWORD
+from spark_jobs.cassandra_reader import Ring as Reader
 from tests.ring.cassandra import Ring
 from tests.ring.proof.pipeline import DATACENTER, Pipeline, _Replaced
 from tests.shippers.test_tls import Identity, identity
-from writetime.config import CqlConfig, CqlTlsConfig, NodeConfig, ShipConfig, TlsConfig
+from writetime.config.pipeline import CqlConfig, CqlTlsConfig, NodeConfig, ShipConfig, TlsConfig
 from writetime.errors import BatchError, ShipError
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.spark, pytest.mark.timeout(600)]

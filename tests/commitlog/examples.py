@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import Column, DroppedColumn, Schema, Table
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table
 
 TTL_TABLE = Table(
     "k",

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import padding
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tests.commitlog.examples import SCHEMA, delete_range, insert
-from writetime.commitlog import frames, sections
-from writetime.commitlog.descriptor import Descriptor, parse
-from writetime.commitlog.encode import encode_mutation
-from writetime.commitlog.keystore import Keystore
+from writetime.cassandra.commitlog import frames, sections
+from writetime.cassandra.commitlog.descriptor import Descriptor, parse
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
 
 ID = 0x1_0000_0007
 ALIAS = "writetime_test"

@@ -36,8 +36,28 @@ from tests.commitlog.test_encode import deletions, rows, updates
 from tests.commitlog.test_mutation import CLUSTERINGS, DELETION_TIMES, REAL, ROWS, WRONG
 from tests.ring.recording import Recording
 from tests.schema.examples import change, column_row, create_table, deleted_row, dropped_row
-from writetime.commitlog import cells_buffers
-from writetime.commitlog.cells import (
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.files import mapped
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation_json import learn
+from writetime.cassandra.commitlog.segment import Engine, Frame, scan
+from writetime.cassandra.model import (
+    NO_TIMESTAMP,
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table
+from writetime.cassandra.types.vint import write_unsigned
+from writetime.errors import CorruptFrame, MalformedMutation, UnknownColumn, UnknownTable, WritetimeError
+from writetime.kernels import mutation_buffers
+from writetime.kernels.mutation_columns import (
     CELLS,
     COMPLEX_DELETIONS,
     MOST_BYTES,
@@ -46,23 +66,12 @@ from writetime.commitlog.cells import (
     Decoded,
     Dictionaries,
     chunks,
-    decode,
-    decode_segment,
     flatten,
     name_bytes,
     unflatten,
 )
-from writetime.commitlog.dump import learn
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.files import mapped
-from writetime.commitlog.kernel import Frames
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import Engine, Frame, scan
-from writetime.commitlog.vint import write_unsigned
-from writetime.errors import CorruptFrame, MalformedMutation, UnknownColumn, UnknownTable, WritetimeError
-from writetime.model import NO_TIMESTAMP, Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, DroppedColumn, Schema, Table
+from writetime.kernels.mutation_decoder import decode, decode_segment
+from writetime.kernels.segment_walk import Frames
 
 ENGINES: tuple[Engine, ...] = ("python", "numba")
 
@@ -252,8 +261,8 @@ def test_column_subsets(total: int, subset: bytes, cells: int, good: bool) -> No
 GUARDED = """
 import ctypes, mmap, sys
 from tests.commitlog.test_cells import BODIES, SCHEMA
-from writetime.commitlog.cells import decode
-from writetime.commitlog.segment import Frame
+from writetime.kernels.mutation_decoder import decode
+from writetime.cassandra.commitlog.segment import Frame
 
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 2 * page)
@@ -292,9 +301,9 @@ def test_nothing_behind_the_output_is_written(monkeypatch: pytest.MonkeyPatch) -
         guarded.append(array[size:])
         return array[:size]
 
-    monkeypatch.setattr(cells_buffers, "_empty", empty)
-    monkeypatch.setattr(cells_buffers, "_LEAST_ROOM", 1)
-    monkeypatch.setattr(cells_buffers._Decoder, "_expect", lambda *_: None)
+    monkeypatch.setattr(mutation_buffers, "_empty", empty)
+    monkeypatch.setattr(mutation_buffers, "_LEAST_ROOM", 1)
+    monkeypatch.setattr(mutation_buffers._Decoder, "_expect", lambda *_: None)
     bodies = [body for _, body in BODIES] + [body for _, body in WRONG]
     (chunk,) = both(bodies)
     assert len(chunk.failures) == len(WRONG)
@@ -550,7 +559,7 @@ def test_what_offsets_of_32_bits_cannot_count_is_refused(engine: Engine, tmp_pat
 
 
 def test_more_entries_than_offsets_can_count_are_refused() -> None:
-    decoder = cells_buffers._Decoder(b"", cells_buffers.places([]), SCHEMA, 7)
+    decoder = mutation_buffers._Decoder(b"", mutation_buffers.places([]), SCHEMA, 7)
     decoder.room[0] = MOST_BYTES // 2 + 1
     decoder._make_room(0)
     assert decoder.room[0] == MOST_BYTES
@@ -576,12 +585,12 @@ def test_no_length_of_the_schema_sends_the_decoder_astray(dimension: int) -> Non
     head = b"\1" + table.id.bytes + bytes.fromhex("04 00000001 10 00 00 00 01 01 76 01")
     rows_ = (bytes.fromhex(text) for text in ("24 00 01 78 00 01 79 01", "24 00 01 78 00 ff", "24 01 00 04 01", "24 00 00 00 00 01", "24"))
     both([head + row for row in rows_], Schema(tables={table.id: table}))
-    lengths = cells_buffers._lengths([None, -4, 0, 7, 1 << 40])
+    lengths = mutation_buffers._lengths([None, -4, 0, 7, 1 << 40])
     assert lengths.tolist() == [-1, 0, 0, 7, MOST_BYTES]
 
 
 def test_engines_that_disagree_are_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells_buffers, "decode_mutation", lambda *_, **__: Mutation(()))
+    monkeypatch.setattr(mutation_buffers, "decode_mutation", lambda *_, **__: Mutation(()))
     with pytest.raises(RuntimeError, match="the Python decoder does not"):
         list(decode(b"x", [Frame(13, 0, 0, 1)], SCHEMA, version=7, engine="numba"))
 

@@ -19,12 +19,20 @@ from tests.commitlog import packed
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_BODY, STATICS_TABLE, TTL_FRAME, TTL_TABLE, body_of, delete_range, insert
 from tests.commitlog.test_own import later
 from tests.schema.examples import change, column_row, create_keyspace, create_table, schema_row, table_rows
-from writetime import archived, cli
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.keystore import Keystore
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema
-from writetime.schema.system import LOCAL, TABLES
+from writetime import cli
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.model import Column, Schema
+from writetime.cassandra.schema.system_tables import LOCAL, TABLES
+from writetime.storage import segment_object
 
 T = 1_700_000_000_000_000
 CAPTURED = replace(RANGES_TABLE, cdc=True)
@@ -247,9 +255,9 @@ def test_the_schema_may_come_from_elsewhere(run: Run, folder: Path, tmp_path: Pa
     write(tmp_path / "alone", 1, [body_of(TTL_FRAME), body(insert(1))])
     arguments = ["dump", "--json", "--all-tables", "--schema", snapshot]
     assert shown(run(*arguments, tmp_path / "alone")[1]) == [(1, ["dttl"])]
-    from writetime.commitlog.dump import learn
-    from writetime.commitlog.segment import scan
-    from writetime.schema.learn import SchemaLearner
+    from writetime.cassandra.commitlog.mutation_json import learn
+    from writetime.cassandra.commitlog.segment import scan
+    from writetime.cassandra.schema.history import SchemaLearner
 
     learner = SchemaLearner()
     learn(scan((folder / "CommitLog-7-10.log").read_bytes(), engine="python"), learner)
@@ -403,7 +411,7 @@ def test_segments_that_the_archive_has_packed(run: Run, tmp_path: Path) -> None:
     log.write_bytes(plain)
     expected = [run(*command) for command in (["dump", "--json", "--all-tables", log], ["schema", log, "--at", "5:1000"])]
     assert expected[0][0] == 0
-    stored = archived.pack(plain, 3)
+    stored = segment_object.pack(plain, 3)
     packed_log = tmp_path / "CommitLog-7-5.log.zst"
     log.rename(packed_log)
     packed_log.write_bytes(stored)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.commitlog.examples import small_segment
 from tests.store import gcs_stub
-from writetime.archived import pack
-from writetime.commitlog.inputs import find, read
 from writetime.errors import ConfigError, CorruptSection, ObjectNotFound, StoreError
-from writetime.store import open_store
+from writetime.storage import open_store
+from writetime.storage.segment_object import pack
+from writetime.storage.segment_paths import find, read
 
 
 def put(folder: Path, *names: str) -> None:

@@ -7,21 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commitlog.packed import KEYS, PACKINGS, small_packed
-from writetime.commitlog import cut
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import Frame, Scan, scan
+from writetime.cassandra.commitlog import redact
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import Frame, Scan, scan
+from writetime.cassandra.model import PartitionUpdate
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.schema.system_tables import ERASED, TABLES
 from writetime.errors import UnsupportedSegment
-from writetime.model import PartitionUpdate
-from writetime.schema.model import Schema
-from writetime.schema.system import ERASED, TABLES
 
 bodies = st.lists(st.binary(min_size=10, max_size=60), min_size=1, max_size=12)
 
 
 def kept(found: Scan) -> list[Frame]:
     """All frames but fillers."""
-    return [frame for frame in found.frames if not cut.is_filler(found.body(frame))]
+    return [frame for frame in found.frames if not redact.is_filler(found.body(frame))]
 
 
 def read(segment: bytes) -> Scan:
@@ -39,7 +39,7 @@ def test_the_others_stand_where_they_stood(made: list[bytes], data: st.DataObjec
     segment += bytes(room)
     before = read(segment)
     gone = data.draw(st.sets(st.integers(0, len(made) - 1)))
-    after = cut.without(before, dict.fromkeys(gone, b""))
+    after = redact.without(before, dict.fromkeys(gone, b""))
     assert len(after) == len(segment)
     assert kept(read(after)) == [frame for number, frame in enumerate(before.frames) if number not in gone]
 
@@ -50,7 +50,7 @@ def test_what_becomes_shorter_is_read_and_leaves_nothing_of_itself(made: list[by
     before = read(encode_segment(7, 7, made, per_section=per_section))
     chosen = data.draw(st.sets(st.integers(0, len(made) - 1)))
     shorter = {number: bytes([number]) * data.draw(st.integers(10, len(made[number]))) for number in chosen}
-    found = read(cut.without(before, shorter))
+    found = read(redact.without(before, shorter))
     assert [found.body(frame) for frame in kept(found)] == [shorter.get(number, body) for number, body in enumerate(made)]
 
 
@@ -58,19 +58,19 @@ def test_the_bytes_are_gone() -> None:
     secret = b"a value of the key that goes"
     segment = encode_segment(7, 7, [b"one that stays", secret, b"another one"], size=500)
     found = read(segment)
-    changed = cut.changes(found, lambda body: b"" if body == secret else None)
-    after = cut.without(found, changed)
+    changed = redact.changes(found, lambda body: b"" if body == secret else None)
+    after = redact.without(found, changed)
     assert list(changed) == [1]
     assert secret in segment
     assert secret not in after
-    assert cut.without(found, {}) is segment
+    assert redact.without(found, {}) is segment
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_packed_segments(packing: str) -> None:
     packed = small_packed(packing)
     before = scan(packed.file, keys=KEYS)
-    made = cut.without(before, {1: b""}, keys=KEYS)
+    made = redact.without(before, {1: b""}, keys=KEYS)
     after = scan(made, keys=KEYS) if packing == "encrypted" else read(made)
     assert (after.problems, after.descriptor.encrypted) == ([], packing == "encrypted")
     assert kept(after) == [frame for number, frame in enumerate(before.frames) if number != 1]
@@ -82,22 +82,22 @@ def test_what_a_crashed_node_had_not_synced_is_zeroed() -> None:
     torn = segment + bytes(8) + b"half of a frame with the key"
     found = scan(torn)
     assert found.problems
-    after = cut.without(found, {}, lambda lost: b"the key" in lost)
+    after = redact.without(found, {}, lambda lost: b"the key" in lost)
     assert after == segment + bytes(len(torn) - len(segment))
-    assert cut.without(found, {}, lambda lost: b"no key" in lost) == torn
+    assert redact.without(found, {}, lambda lost: b"no key" in lost) == torn
 
 
 def test_damage_that_holds_the_key_is_left_to_a_person() -> None:
     segment = bytearray(encode_segment(7, 7, [b"one with the key", b"one that stays"]))
     segment[segment.index(b"one with")] ^= 1
     with pytest.raises(UnsupportedSegment, match="damaged range"):
-        cut.without(scan(bytes(segment)), {}, lambda lost: b"the key" in lost)
+        redact.without(scan(bytes(segment)), {}, lambda lost: b"the key" in lost)
 
 
 @given(st.one_of(st.integers(19, 400), st.integers(16_000, 17_000), st.just(2_200_000)))
 def test_fillers_of_any_size(size: int) -> None:
-    body = cut._filler(size)
+    body = redact._filler(size)
     (update,) = decode_mutation(body, Schema(tables=TABLES)).updates
     assert (len(body), update) == (size, PartitionUpdate(ERASED.id, update.key))
     assert not update.key.strip(b"\0")
-    assert cut.is_filler(body)
+    assert redact.is_filler(body)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.commitlog.examples import V8_HEADER_AND_MARKER
-from writetime.commitlog.descriptor import Descriptor, _header_crc, parse
+from writetime.cassandra.commitlog.descriptor import Descriptor, _header_crc, parse
 from writetime.errors import CorruptDescriptor, NotASegment, SegmentError, UnsupportedSegment
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.commitlog.examples import SCHEMA, STATICS_BODY, TTL_FRAME, body_of, delete_range, insert
 from tests.schema.examples import change, create_table, ddl_bodies, deleted_row, schema_row
-from writetime.commitlog.dump import Failure, dump_lines
-from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation_json import Failure, dump_lines
+from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, system_table_id
 from writetime.errors import UnknownTable
-from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema, Table
-from writetime.schema.system import SCHEMA_TABLES, system_table_id
 
 
 def dump(*bodies: bytes) -> list[dict[str, object]]:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_TABLE, TTL_TABLE, WIDE_TABLE
-from writetime.commitlog.encode import clustering_order, encode_mutation, encode_segment, encode_update
-from writetime.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update
-from writetime.commitlog.segment import scan
-from writetime.errors import MalformedMutation, UnknownColumn, UnknownTable
-from writetime.model import (
+from writetime.cassandra.commitlog.encode import clustering_order, encode_mutation, encode_segment, encode_update
+from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.model import (
     EXPIRED_LIVENESS_TTL,
     NO_DELETION_TIME,
     NO_TIMESTAMP,
@@ -27,7 +26,8 @@ from writetime.model import (
     RangeTombstone,
     Row,
 )
-from writetime.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.errors import MalformedMutation, UnknownColumn, UnknownTable
 
 timestamps = st.one_of(
     st.integers(1_700_000_000_000_000, 1_700_000_000_000_003), st.integers(-(2**63) + 1, 2**63 - 1), st.sampled_from([0, -1, 2**63 - 1])

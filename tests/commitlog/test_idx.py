@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.commitlog.packed import KEYS, PACKINGS, small_packed
-from writetime.commitlog.idx import CdcIndex, State, parse, state, stop_at
-from writetime.commitlog.segment import Ending, scan
+from writetime.cassandra.commitlog.idx import CdcIndex, State, parse, state, stop_at
+from writetime.cassandra.commitlog.segment import Ending, scan
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
-from writetime.commitlog import compiled, crc, kernel, segment
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.segment import peek
-from writetime.cql import kernel as cql_kernel
-from writetime.join import kernel as join_kernel
+from writetime.cassandra.commitlog import segment
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.segment import peek
+from writetime.kernels import compiled, crc, segment_walk
+from writetime.kernels import merge as join_kernel
+from writetime.kernels import values as cql_kernel
 
 SEGMENT = small_segment(size=2048)
 SEGMENT_ID = 0x1_0000_0007
@@ -30,7 +31,7 @@ SEGMENT_ID = 0x1_0000_0007
 
 def both(buf: bytes, length: int | None = None) -> tuple[object, object]:
     limit = len(buf) if length is None else length
-    return segment.walk(buf, 20, limit, SEGMENT_ID), kernel.walk(buf, 20, limit, SEGMENT_ID).as_python()
+    return segment.walk(buf, 20, limit, SEGMENT_ID), segment_walk.walk(buf, 20, limit, SEGMENT_ID).as_python()
 
 
 changes = st.lists(st.tuples(st.integers(20, 800), st.binary(min_size=1, max_size=12)), max_size=5)
@@ -77,7 +78,7 @@ def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
 def test_arrays_tell_what_peek_tells() -> None:
     bodies = [encode_mutation(insert(i), SCHEMA) for i in range(20)]
     content = encode_segment(3, 7, bodies, per_section=6)
-    walk = kernel.walk(content, 20, len(content), 3)
+    walk = segment_walk.walk(content, 20, len(content), 3)
     for i, body in enumerate(bodies):
         count, table_id, key = peek(body)
         assert (int(walk.table_hi[i]) << 64 | int(walk.table_lo[i])) == table_id.int == RANGES_TABLE.id.int
@@ -90,7 +91,7 @@ def test_a_body_that_cannot_be_peeked_into_is_marked() -> None:
     body = encode_mutation(insert(1), SCHEMA)
     bodies = [body, body[:17], body[:17] + b"\x7f", b"\xff" * 12, body[:17] + b"\xff" * 9]
     content = encode_segment(3, 7, bodies)
-    walk = kernel.walk(content, 20, len(content), 3)
+    walk = segment_walk.walk(content, 20, len(content), 3)
     assert walk.update_count.tolist() == [1, -1, -1, -1, -1]
     assert walk.key_length.tolist() == [4, 0, 0, 0, 0]
 
@@ -100,7 +101,7 @@ def test_more_problems_than_there_is_room_for_at_first() -> None:
     for frame in segment.scan(bytes(content), engine="python").frames:
         content[frame.body_offset] ^= 1
     in_python = segment.walk(bytes(content), 20, len(content), 3)
-    walked = kernel.walk(bytes(content), 20, len(content), 3)
+    walked = segment_walk.walk(bytes(content), 20, len(content), 3)
     assert len(walked.problem_position) == 3000
     assert walked.as_python() == in_python
 
@@ -118,15 +119,15 @@ def test_crc(clmul: bool) -> None:
 def test_a_cpu_without_multiplication_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """One cache serves both: the machine code holds both ways."""
     content = encode_segment(3, 7, [encode_mutation(insert(i, "x" * 10 * i), SCHEMA) for i in range(30)])
-    here = kernel.walk(content, 20, len(content), 3).as_python()
-    monkeypatch.setattr(kernel, "HAS_CLMUL", False)
-    assert kernel.walk(content, 20, len(content), 3).as_python() == here == segment.walk(content, 20, len(content), 3)
+    here = segment_walk.walk(content, 20, len(content), 3).as_python()
+    monkeypatch.setattr(segment_walk, "HAS_CLMUL", False)
+    assert segment_walk.walk(content, 20, len(content), 3).as_python() == here == segment.walk(content, 20, len(content), 3)
 
 
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     """The first process fills the cache, for a plain CPU; the second finds all of it there."""
     program = (
-        "from writetime.commitlog import kernel; kernel.compile_ahead();"
+        "from writetime.kernels import segment_walk as kernel; kernel.compile_ahead();"
         "import numba; assert numba.config.CPU_NAME == 'generic', numba.config.CPU_NAME;"
         "stats = kernel._walk.stats; print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))"
     )
@@ -160,18 +161,18 @@ def test_machine_code_is_no_older_than_what_went_into_it(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("folder", "names", "sources"),
+    ("names", "sources"),
     [
-        ("commitlog", ("cells_kernel", "compiled", "crc", "kernel", "pointers"), ()),
-        ("join", ("kernel", "kernel_pack", "kernel_rows", "kernel_shown"), (*join_kernel.SOURCES, "join/reconcile.py")),
-        ("cql", ("kernel",), cql_kernel.SOURCES),
+        (("mutation_kernel", "compiled", "crc", "segment_walk", "pointers"), ()),
+        (("merge", "pack", "rows", "projection_kernel"), (*join_kernel.SOURCES, "cassandra/merge/reconcile.py")),
+        (("values",), cql_kernel.SOURCES),
     ],
 )
-def test_the_digest_covers_what_compiled_modules_import(folder: str, names: tuple[str, ...], sources: tuple[str, ...]) -> None:
+def test_the_digest_covers_what_compiled_modules_import(names: tuple[str, ...], sources: tuple[str, ...]) -> None:
     """Of `reconcile` the join's kernel takes nothing that is compiled."""
     package = Path(compiled.__file__).parents[1]
     for name in names:
-        nodes = ast.walk(ast.parse((package / folder / f"{name}.py").read_text(encoding="utf-8")))
+        nodes = ast.walk(ast.parse((package / "kernels" / f"{name}.py").read_text(encoding="utf-8")))
         for node in (node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("writetime.")):
             inside = str(node.module).removeprefix("writetime.").replace(".", "/")
             files = [f"{inside}.py"] if (package / f"{inside}.py").exists() else [f"{inside}/{alias.name}.py" for alias in node.names]
@@ -188,20 +189,22 @@ def test_without_a_folder_to_write_to_it_compiles_all_the_same(monkeypatch: pyte
 @pytest.mark.parametrize(("start", "length"), [(20, 101), (-1, 100), (20, -1), (20, 1 << 40)])
 def test_bytes_that_are_not_there_are_refused(start: int, length: int) -> None:
     with pytest.raises(ValueError, match="of 100"):
-        kernel.walk(bytes(100), start, length, 1)
+        segment_walk.walk(bytes(100), start, length, 1)
 
 
 def test_the_command_says_how_long_it_took(tmp_path: Path) -> None:
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "writetime.commitlog.kernel"]
+    command = [sys.executable, "-m", "writetime.kernels.segment_walk"]
     done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
     assert done.stdout.startswith("segment kernel ready in ")
-    assert list(tmp_path.rglob("kernel._walk*.nbc"))
+    assert list(tmp_path.rglob("segment_walk._walk*.nbc"))
 
 
 def test_the_core_imports_neither_numba_nor_numpy_by_itself() -> None:
-    modules = "descriptor, dump, encode, frames, idx, mutation, sections, segment, vint"
-    program = f"from writetime.commitlog import {modules}; import writetime.cql.arrow, writetime.schema.learn, sys;"
+    modules = "descriptor, mutation_json, encode, frames, idx, mutation, sections, segment"
+    program = (
+        f"from writetime.cassandra.commitlog import {modules}; import writetime.events.arrow, writetime.cassandra.schema.history, sys;"
+    )
     program += "print([name for name in ('numba', 'numpy', 'pyarrow') if name in sys.modules])"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writetime.commitlog import jceks, pkcs12
-from writetime.commitlog.keystore import Keystore
+from writetime.cassandra.commitlog.encryption import jceks, pkcs12
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.errors import ConfigError
 
 PASSWORD = "store-Pass1"

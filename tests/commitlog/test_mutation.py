@@ -21,13 +21,23 @@ from tests.commitlog.examples import (
     WIDE_TABLE,
     body_of,
 )
-from writetime.commitlog.encode import encode_mutation
-from writetime.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update
-from writetime.commitlog.vint import write_unsigned
-from writetime.cql.types import parse_type
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update
+from writetime.cassandra.model import (
+    NO_DELETION_TIME,
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.types.types import parse_type
+from writetime.cassandra.types.vint import write_unsigned
 from writetime.errors import MalformedMutation, UnknownColumn, UnknownTable, WritetimeError
-from writetime.model import NO_DELETION_TIME, Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import Schema
 
 INSERTED = 1_795_248_808_466_317
 EXPIRES = 1_795_335_208

@@ -9,15 +9,22 @@ import pytest
 
 from tests.commitlog.examples import STATICS_TABLE
 from tests.schema.examples import change, create_keyspace, create_table
-from writetime.commitlog.dump import dump_lines
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.own import decode_own, is_schema_change
-from writetime.cql.types import parse_type
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation_json import dump_lines
+from writetime.cassandra.commitlog.system_mutations import decode_own, is_schema_change
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, TABLES, system_table_id
+from writetime.cassandra.types.types import parse_type
 from writetime.errors import UnknownColumn, UnknownTable
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, Schema, Table
-from writetime.schema.system import SCHEMA_TABLES, TABLES, system_table_id
 
 T = 1_700_000_000_000_000
 VALUES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from writetime.commitlog.pointers import call
+from writetime.kernels.pointers import call
 
 
 def test_what_only_the_arguments_hold_lives_as_long_as_the_call() -> None:

@@ -9,11 +9,18 @@ from uuid import UUID
 import pytest
 
 from tests.commitlog.examples import RANGES_TABLE, SCHEMA, TTL_FRAME, V8_HEADER_AND_MARKER, body_of, insert, small_segment
-from writetime.commitlog import frames, sections
-from writetime.commitlog.descriptor import Descriptor
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.frames import is_zero
-from writetime.commitlog.segment import MOST_PROBLEMS, Ending, Engine, Scan, peek, scan
+from writetime.cassandra.commitlog import frames, sections
+from writetime.cassandra.commitlog.descriptor import Descriptor
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.frames import is_zero
+from writetime.cassandra.commitlog.segment import (
+    MOST_PROBLEMS,
+    Ending,
+    Engine,
+    Scan,
+    peek,
+    scan,
+)
 from writetime.errors import CorruptDescriptor, CorruptFrame, MalformedMutation, NotASegment, TornTail, UnsupportedSegment, WritetimeError
 
 SEGMENT = small_segment()

@@ -23,10 +23,17 @@ from tests.commitlog.packed import (
     pack,
     small_packed,
 )
-from writetime.commitlog import frames, sections, unpack
-from writetime.commitlog.descriptor import Descriptor
-from writetime.commitlog.keystore import Keystore
-from writetime.commitlog.segment import Ending, Engine, Frame, Scan, scan, walk
+from writetime.cassandra.commitlog import frames, sections, unpack
+from writetime.cassandra.commitlog.descriptor import Descriptor
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.commitlog.segment import (
+    Ending,
+    Engine,
+    Frame,
+    Scan,
+    scan,
+    walk,
+)
 from writetime.errors import ConfigError, CorruptDescriptor, CorruptSection, NotASegment, SegmentError, TornTail, UnsupportedSegment
 
 PACKED = {packing: small_packed(packing) for packing in PACKINGS}

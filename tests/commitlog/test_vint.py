@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.commitlog.vint import as_int32, as_int64, read_signed, read_unsigned, write_signed, write_unsigned
+from writetime.cassandra.types.vint import (
+    as_int32,
+    as_int64,
+    read_signed,
+    read_unsigned,
+    write_signed,
+    write_unsigned,
+)
 from writetime.errors import MalformedMutation
 
 UNSIGNED = [

@@ -14,9 +14,9 @@ from tests.test_envelope import ABOUT, kinds
 from tests.test_formats import changed, stored
 from tools.jars import need
 from tools.java import java
-from writetime.cql.names import to_column
-from writetime.envelope import Shape
-from writetime.formats import JsonSchema, form_of
+from writetime.events.envelope import Shape
+from writetime.events.naming import to_column
+from writetime.events.serialization import JsonSchema, form_of
 
 pytestmark = pytest.mark.timeout(300)
 TOPIC = "cdc.shop.orders"

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.cql.arrow import arrow_type, to_arrow_value
-from writetime.cql.json import to_json_value
-from writetime.cql.mapping import TABLE
-from writetime.cql.types import EMPTY, NATIVE, Duration, parse_type
-from writetime.cql.values import integer_text, iso_date, iso_timestamp
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.types import EMPTY, NATIVE, Duration, parse_type
 from writetime.errors import DecodeError, SchemaError
-from writetime.schema.model import UserType
+from writetime.events.arrow import arrow_type, to_arrow_value
+from writetime.events.json import to_json_value
+from writetime.events.type_mapping import TABLE
+from writetime.events.values import integer_text, iso_date, iso_timestamp
 
 TYPES = {("k", "addr"): UserType("k", "addr", ("street", "since"), ("text", "timestamp"))}
 ID = UUID("3a86dbd7-386d-4afb-a1e2-e4fa98f6294e")

@@ -14,12 +14,19 @@ import fastavro
 import pytest
 
 from tests.cql.typed import TYPES, exact, kind_of
-from writetime.cql.arrow import to_arrow_value
-from writetime.cql.avro import Avro, AvroTable, avro_type, from_avro_value, to_avro_value, without_calendar
-from writetime.cql.mapping import Options
-from writetime.cql.types import EMPTY, NATIVE, Duration
+from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.types import EMPTY, NATIVE, Duration
 from writetime.errors import DecodeError, SchemaError
-from writetime.schema.model import Column, Table, UserType
+from writetime.events.arrow import to_arrow_value
+from writetime.events.avro import (
+    Avro,
+    AvroTable,
+    avro_type,
+    from_avro_value,
+    to_avro_value,
+    without_calendar,
+)
+from writetime.events.type_mapping import Options
 
 ORDERS = Table(
     "k",

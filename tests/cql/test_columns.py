@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.cql.test_round_trips import IN_ARROW
 from tests.cql.typed import CUSTOM, TYPES, kind_of, typed_values
-from writetime.cql.arrow import arrow_converter, arrow_type, plain_values
-from writetime.cql.columns import WIDTHS, column
-from writetime.cql.native import NATIVE
-from writetime.cql.types import CqlType
+from writetime.cassandra.types.native import NATIVE
+from writetime.cassandra.types.types import CqlType
 from writetime.errors import DecodeError
+from writetime.events.arrow import arrow_converter, arrow_type, plain_values
+from writetime.events.arrow_columns import WIDTHS, column
 
 NATIVES = sorted(NATIVE.keys() - {"counter"})
 

@@ -19,8 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cql.typed import NATIVE_VALUES, exact
-from writetime.cql.marshal import NATIVE_CLASSES, class_type
-from writetime.cql.types import EMPTY, CollectionType, CqlType, Duration, NativeType, TupleType, UdtType, VectorType
+from writetime.cassandra.types.marshal import NATIVE_CLASSES, class_type
+from writetime.cassandra.types.types import (
+    EMPTY,
+    CollectionType,
+    CqlType,
+    Duration,
+    NativeType,
+    TupleType,
+    UdtType,
+    VectorType,
+)
 
 PROTOCOL = 5
 CLASS_OF = {cql: java for java, cql in NATIVE_CLASSES.items()}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.cql.literal import literal, literal_of, micros_text, parse_literal, text_literal
-from writetime.cql.types import parse_type
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.literal import literal, literal_of, micros_text, parse_literal, text_literal
+from writetime.cassandra.types.types import parse_type
 from writetime.errors import DecodeError
-from writetime.schema.model import UserType
 
 TYPES = {("k", "addr"): UserType("k", "addr", ("street", "Zip"), ("text", "int"))}
 

@@ -12,13 +12,21 @@ from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, visit_pyarrow
 from pyspark.sql.pandas.types import from_arrow_type
 
 from tests.ring import shop
-from writetime.cql.arrow import arrow_type
-from writetime.cql.avro import Avro, avro_type
-from writetime.cql.json import to_json_value
-from writetime.cql.mapping import NATIVES, OPTIONS, SHAPES, TABLE, Mapped, Options, markdown
-from writetime.cql.types import NATIVE, CqlType, parse_type
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.types import NATIVE, CqlType, parse_type
 from writetime.errors import ConfigError
-from writetime.schema.model import UserType
+from writetime.events.arrow import arrow_type
+from writetime.events.avro import Avro, avro_type
+from writetime.events.json import to_json_value
+from writetime.events.type_mapping import (
+    NATIVES,
+    OPTIONS,
+    SHAPES,
+    TABLE,
+    Mapped,
+    Options,
+    markdown,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "types.md"
 TYPES = {("k", "ab"): UserType("k", "ab", ("a", "b"), ("int", "text"))}

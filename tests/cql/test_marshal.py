@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from writetime.cql.marshal import (
+from writetime.cassandra.types.marshal import (
     NATIVE_CLASSES,
     PACKAGE,
     Component,
@@ -19,7 +19,7 @@ from writetime.cql.marshal import (
     ReversedType,
     class_type,
 )
-from writetime.cql.types import MAX_DEPTH, NATIVE, CqlType, CustomType, parse_type
+from writetime.cassandra.types.types import MAX_DEPTH, NATIVE, CqlType, CustomType, parse_type
 from writetime.errors import DecodeError, SchemaError
 
 COMPOSITE = "CompositeType(UTF8Type,ReversedType(Int32Type))"

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.kafka import clashes
-from writetime.cql.names import (
+from spark_jobs.sinks.kafka import clashes
+from writetime.errors import SchemaError
+from writetime.events.naming import (
     MAX_TOPIC,
     OWN_NAMESPACE,
     from_avro,
@@ -27,7 +28,6 @@ from writetime.cql.names import (
     to_topic,
     topic_clashes,
 )
-from writetime.errors import SchemaError
 
 NAMES = (
     st.text(max_size=12)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.cql.typed import NATIVE_VALUES, TYPES, kind_of, typed_values, values_of
 from tests.join.join_oracle import KEYS, i32, make_table
-from writetime.cql.native import CqlType
-from writetime.cql.ordered import HEAD, RowKeys, encoder, record_key, split_record_key
-from writetime.cql.types import EMPTY, TupleType, UdtType, parse_type
+from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
+from writetime.cassandra.model import Bound
+from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.byte_comparable import HEAD, RowKeys, encoder, record_key, split_record_key
+from writetime.cassandra.types.native import CqlType
+from writetime.cassandra.types.types import EMPTY, TupleType, UdtType, parse_type
 from writetime.errors import MalformedMutation, SchemaError
-from writetime.join.order import Clustering, ClusteringOrder
-from writetime.model import Bound
-from writetime.schema.model import Column, Table, UserType
 
 PACKAGE = "org.apache.cassandra.db.marshal."
 COMPOSITE = f"'{PACKAGE}CompositeType({PACKAGE}Int32Type,{PACKAGE}ReversedType({PACKAGE}UTF8Type))'"

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cql.typed import NATIVE_VALUES, exact, kind_of, shown, typed_values
-from writetime.cql.arrow import arrow_type, from_arrow_value, plain_values, to_arrow_value
-from writetime.cql.avro import avro_type, from_avro_value, to_avro_value, without_calendar
-from writetime.cql.json import from_json_value, to_json_value
-from writetime.cql.mapping import LOSSLESS, TABLE, Options
-from writetime.cql.types import EMPTY, NATIVE, CqlType
+from writetime.cassandra.types.types import EMPTY, NATIVE, CqlType
 from writetime.errors import DecodeError
+from writetime.events.arrow import arrow_type, from_arrow_value, plain_values, to_arrow_value
+from writetime.events.avro import avro_type, from_avro_value, to_avro_value, without_calendar
+from writetime.events.json import from_json_value, to_json_value
+from writetime.events.type_mapping import LOSSLESS, TABLE, Options
 
 SETTINGS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 IN_ARROW = {"timestamp": st.integers(-((2**63 - 1) // 1000), (2**63 - 1) // 1000)}

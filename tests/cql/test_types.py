@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cql.typed import NATIVE_VALUES, kind_of, typed_values
-from writetime.cql.native import reason
-from writetime.cql.ordered import encoder
-from writetime.cql.types import (
+from writetime.cassandra.model import Cell
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.byte_comparable import encoder
+from writetime.cassandra.types.native import reason
+from writetime.cassandra.types.types import (
     EMPTY,
     NATIVE,
     CollectionType,
@@ -34,8 +36,6 @@ from writetime.cql.types import (
     wire_shape,
 )
 from writetime.errors import DecodeError, MalformedMutation, SchemaError
-from writetime.model import Cell
-from writetime.schema.model import UserType
 
 TYPES = {
     ("k", "addr"): UserType("k", "addr", ("street", "zip", "tags"), ("text", "int", "frozen<set<text>>")),

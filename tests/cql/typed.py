@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from writetime.cql.types import (
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.types import (
     EMPTY,
     CollectionType,
     CqlType,
@@ -20,8 +21,7 @@ from writetime.cql.types import (
     VectorType,
     parse_type,
 )
-from writetime.cql.values import TEXT_KEYS
-from writetime.schema.model import UserType
+from writetime.events.values import TEXT_KEYS
 
 TYPES = {
     ("k", "addr"): UserType("k", "addr", ("street", "zip", "tags"), ("text", "int", "frozen<set<text>>")),

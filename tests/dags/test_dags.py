@@ -16,10 +16,10 @@ import pytest
 
 from tests.batch.test_refused import REASON, REFUSED, problem, seal
 from tests.status import bucket
-from writetime.batch.documents import Manifest
-from writetime.batch.publish import Published, write_published
-from writetime.names import batch_object
-from writetime.store.local import LocalStore
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.publish_progress import Published, write_published
+from writetime.storage.layout import batch_object
+from writetime.storage.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "dags").glob("*.py"))
@@ -217,7 +217,7 @@ links = {f"{dag_id}.{task.task_id}": found for dag_id, dag in bag.dags.items() f
 def failed(words, dag_id="cdc_verify", task_id="verify"):
     # spark-submit knows a job's exit code and nothing else: what the job has left for its task.
     from airflow.sdk.exceptions import AirflowException
-    from writetime.last_words import leave
+    from writetime.pipeline.job_result import leave
     def submit(hook, application):
         if words is not None:
             leave(**words)

@@ -35,15 +35,15 @@ from tests.ring.recording import Recording
 from tests.schema.examples import change, create_keyspace, create_table, schema_row
 from tools import ROOT
 from tools.errors import ServiceError
-from writetime.commitlog.dump import Lines, learn
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import Scan, scan
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.mutation_json import Lines, learn
+from writetime.cassandra.commitlog.segment import Scan, scan
+from writetime.cassandra.model import NO_TIMESTAMP
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema, UserType
+from writetime.cassandra.schema.system_tables import TABLES
 from writetime.errors import DecodeError, SegmentError
-from writetime.model import NO_TIMESTAMP
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Schema, UserType
-from writetime.schema.system import TABLES
 
 T = 1_700_000_000_000_000
 _LAST_OF_2038 = 2**31 - 1

@@ -17,11 +17,11 @@ from random import Random
 from tests.commitlog.packed import PACKINGS, pack
 from tests.fuzz.corpus import Corpus, Seed
 from tests.fuzz.structure import changed, random_mutation
-from writetime.commitlog import sections
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.frames import encode_frame
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.vint import write_unsigned
+from writetime.cassandra.commitlog import sections
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.frames import encode_frame
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.types.vint import write_unsigned
 from writetime.errors import WritetimeError
 
 BOMBS = (0, 1, 2, 9, 10, 63, 64, 127, 128, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)

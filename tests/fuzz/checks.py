@@ -19,11 +19,14 @@ from tests.fuzz.cases import Case
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.guard import Guarded
 from tests.fuzz.twins import Twins
-from writetime.commitlog import cells_buffers, codecs, kernel, sections, segment
-from writetime.commitlog.encode import encode_mutation
-from writetime.commitlog.mutation import decode_mutation, table_shape
-from writetime.commitlog.segment import Scan, peek, scan
-from writetime.cql.types import CqlType, parse_type
+from writetime.cassandra.commitlog import codecs, sections, segment
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.commitlog.mutation import decode_mutation, table_shape
+from writetime.cassandra.commitlog.segment import Scan, peek, scan
+from writetime.cassandra.model import Mutation
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, TABLES
+from writetime.cassandra.types.types import CqlType, parse_type
 from writetime.errors import (
     CorruptDescriptor,
     DecodeError,
@@ -35,9 +38,7 @@ from writetime.errors import (
     UnknownTable,
     UnsupportedSegment,
 )
-from writetime.model import Mutation
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.system import SCHEMA_TABLES, TABLES
+from writetime.kernels import mutation_buffers, segment_walk
 
 ROOM = 1 << 16
 MOST_GROWTH_KIB = 48 << 10
@@ -58,8 +59,8 @@ class Checker:
     """Checks cases one after the other; `seen` counts what came of them."""
 
     def __init__(self, corpus: Corpus) -> None:
-        kernel.compile_ahead()
-        cells_buffers.compile_ahead()
+        segment_walk.compile_ahead()
+        mutation_buffers.compile_ahead()
         self.corpus = corpus
         self.seen: Counter[str] = Counter()
         self.guarded = Guarded(ROOM)
@@ -131,7 +132,7 @@ class Checker:
         start = _first_section(image)
         length = len(image) if case.synced is None else max(start, min(len(image), case.synced))
         place = self.guarded.at_the_beginning if case.number % 4 == 0 else self.guarded.at_the_end
-        walked = kernel.walk(place(image), start, length, segment_id).as_python()
+        walked = segment_walk.walk(place(image), start, length, segment_id).as_python()
         _same("the guarded walk's frames", walked[0], segment.walk(image, start, length, segment_id)[0])
 
     def _sound(self, found: Scan, case: Case) -> None:

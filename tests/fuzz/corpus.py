@@ -21,13 +21,13 @@ from tests.commitlog.examples import RANGES_FRAME, SCHEMA, STATICS_BODY, TTL_FRA
 from tests.commitlog.packed import KEYS, PACKINGS, pack
 from tests.fuzz.structure import random_mutation
 from tests.ring.recording import Recording
-from writetime.commitlog.dump import learn
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.frames import encode_frame
-from writetime.commitlog.segment import peek, scan
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.frames import encode_frame
+from writetime.cassandra.commitlog.mutation_json import learn
+from writetime.cassandra.commitlog.segment import peek, scan
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, Schema, Table, UserType
 from writetime.errors import WritetimeError
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, Schema, Table, UserType
 
 LARGEST_BODY = 900
 HEAD_OF_A_FILE = 2048

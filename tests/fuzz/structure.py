@@ -11,8 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from writetime.commitlog.mutation import INVALID_DELETION_TIME, ColumnShape, table_shape
-from writetime.model import (
+from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, ColumnShape, table_shape
+from writetime.cassandra.model import (
     EXPIRED_LIVENESS_TTL,
     NO_DELETION_TIME,
     NO_TIMESTAMP,
@@ -25,7 +25,7 @@ from writetime.model import (
     RangeTombstone,
     Row,
 )
-from writetime.schema.model import Schema, Table
+from writetime.cassandra.schema.model import Schema, Table
 
 _TIMESTAMPS = (0, 1, -1, 2**63 - 1, NO_TIMESTAMP, NO_TIMESTAMP + 1, 1_442_880_000_000_000, 1_442_879_999_999_999)
 _TIMES = (0, 1, 2**31 - 1, 2**31, INVALID_DELETION_TIME, NO_DELETION_TIME, 1_442_880_000, 1_442_879_999)

@@ -13,8 +13,8 @@ import pytest
 from tests.fuzz.against_java import Differential, Differs, run, teaching_folder
 from tests.fuzz.cases import Case
 from tests.fuzz.corpus import corpus
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import scan
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import scan
 
 
 @pytest.fixture(scope="module")

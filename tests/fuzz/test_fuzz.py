@@ -20,12 +20,13 @@ from tests.fuzz.cases import BOMBS, Case, make, put_right
 from tests.fuzz.checks import Broken, Checker
 from tests.fuzz.corpus import Seed, corpus
 from tests.fuzz.guard import Guarded
-from writetime.commitlog import cells_buffers, frames, segment
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.frames import FrameCheck
-from writetime.commitlog.segment import REASONS, Ending, Reason, scan
-from writetime.commitlog.vint import write_unsigned
-from writetime.model import Mutation, PartitionUpdate
+from writetime.cassandra.commitlog import frames, segment
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.frames import FrameCheck
+from writetime.cassandra.commitlog.segment import REASONS, Ending, Reason, scan
+from writetime.cassandra.model import Mutation, PartitionUpdate
+from writetime.cassandra.types.vint import write_unsigned
+from writetime.kernels import mutation_buffers
 
 SAMPLE = 3000
 
@@ -155,8 +156,8 @@ def test_notices_memory_taken_on_a_length_s_word(monkeypatch: pytest.MonkeyPatch
 
 
 def test_notices_that_the_decoders_differ_and_whose_case_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cells_buffers._times
-    monkeypatch.setattr(cells_buffers, "_times", lambda array, size: real(np.where(array == 0, 1, array), size))
+    real = mutation_buffers._times
+    monkeypatch.setattr(mutation_buffers, "_times", lambda array, size: real(np.where(array == 0, 1, array), size))
     failures = runner.run_here(0, 0, 100).failures
     assert failures
     assert {failure.kind for failure in failures} == {"broken"}
@@ -165,14 +166,14 @@ def test_notices_that_the_decoders_differ_and_whose_case_it_was(monkeypatch: pyt
 
 
 def test_notices_bytes_written_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cells_buffers._batches
+    real = mutation_buffers._batches
 
     def careless(out: Any, *rest: Any) -> Any:
         value = out.cells.value
         np.lib.stride_tricks.as_strided(value, (len(value) + 1,))[-1] = 0
         return real(out, *rest)
 
-    monkeypatch.setattr(cells_buffers, "_batches", careless)
+    monkeypatch.setattr(mutation_buffers, "_batches", careless)
     (failure, *_) = runner.run_here(0, 0, 10).failures
     assert "wrote outside an array" in failure.message
 

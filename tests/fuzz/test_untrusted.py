@@ -12,23 +12,24 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.store.memory import MemoryStore
-from writetime import names, untrusted
-from writetime.batch.asked import new_answers, read_answers
-from writetime.batch.documents import Manifest, SegmentInput
-from writetime.batch.node_facts import read_facts
-from writetime.batch.plan import plan_ingest
+from writetime import untrusted
+from writetime.cassandra.schema.history import TRACKED, SchemaLearner
+from writetime.cassandra.schema.snapshot import parse
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 from writetime.errors import NotASegment, SchemaError
-from writetime.schema.learn import TRACKED, SchemaLearner
-from writetime.schema.snapshot import parse
-from writetime.schema.system import SCHEMA_TABLES
-from writetime.status.batches import Batches
-from writetime.status.ignored import ignored
-from writetime.status.text import as_document, as_text
-from writetime.store import ObjectInfo
+from writetime.monitoring.ignored import ignored
+from writetime.monitoring.status import as_document, as_text
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import Manifest, SegmentInput
+from writetime.pipeline.node_facts import read_facts
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.truncation_reports import new_answers, read_answers
+from writetime.storage import layout, untrusted_objects
+from writetime.storage.store import ObjectInfo
 from writetime.untrusted import Untrusted
 
 CLUSTER = "c"
-NODE = names.NodeName(CLUSTER, "dc1", "h")
+NODE = layout.NodeName(CLUSTER, "dc1", "h")
 NOW = datetime.now(UTC)
 
 SCALARS = (
@@ -92,7 +93,7 @@ often = settings(deadline=None, max_examples=150, suppress_health_check=list(Hea
 
 def _expect_storable(store: MemoryStore) -> None:
     """Planning and the status go on, and what they say can be written."""
-    good = names.SegmentRef(NODE, names.SegmentName(1, 7))
+    good = layout.SegmentRef(NODE, layout.SegmentName(1, 7))
     store.put(good.incoming, b"x")
     manifest = plan_ingest(store, CLUSTER, now=NOW)
     assert manifest is not None
@@ -108,8 +109,8 @@ def _expect_storable(store: MemoryStore) -> None:
 @given(FACTS, SPACE)
 def test_what_a_node_says_of_itself(facts: bytes, space: bytes) -> None:
     store = MemoryStore()
-    store.put(names.node_facts(NODE), facts)
-    store.put(names.node_space(NODE, NOW, "ok"), space)
+    store.put(layout.node_facts(NODE), facts)
+    store.put(layout.node_space(NODE, NOW, "ok"), space)
     (found,) = read_facts(store, CLUSTER)
     assert found.node == NODE
     _expect_storable(store)
@@ -119,7 +120,7 @@ def test_what_a_node_says_of_itself(facts: bytes, space: bytes) -> None:
 @given(ANSWER)
 def test_what_a_node_says_of_its_truncates(answer: bytes) -> None:
     store = MemoryStore()
-    store.put(names.node_truncations(NODE, NOW, "0"), answer)
+    store.put(layout.node_truncations(NODE, NOW, "0"), answer)
     read_answers(store, new_answers(store, CLUSTER, {}))
     _expect_storable(store)
 
@@ -142,11 +143,11 @@ def test_what_a_node_says_of_the_schema(snapshot: bytes) -> None:
 @often
 @given(st.dictionaries(st.sampled_from(["sealed_at", "ending", "size", "crc32c"]), SCALARS.map(str) | st.text(max_size=80)))
 def test_notes_on_a_segment(notes: dict[str, str]) -> None:
-    ref = names.SegmentRef(NODE, names.SegmentName(1, 7))
-    for name in (ref.incoming, names.packed(ref.archived(NOW)), ref.part(0, 7)):
+    ref = layout.SegmentRef(NODE, layout.SegmentName(1, 7))
+    for name in (ref.incoming, layout.packed(ref.archived(NOW)), ref.part(0, 7)):
         segment = SegmentInput.from_object(ObjectInfo(name, 7, 1, 2, NOW, notes))
-        assert untrusted.EARLIEST <= segment.sealed_at <= NOW + untrusted.AHEAD
-        assert names.archive_hour(ref.archived(segment.sealed_at)) is not None
+        assert untrusted.EARLIEST <= segment.sealed_at <= NOW + untrusted_objects.AHEAD
+        assert layout.archive_hour(ref.archived(segment.sealed_at)) is not None
         assert SegmentInput.model_validate_json(segment.model_dump_json()) == segment
 
 
@@ -162,12 +163,12 @@ PIECES = (
 @example("cdc/c/dc1/%68/CommitLog-7-1.log")
 @example(f"nodes/c/dc1/{'a' * 2000}.json")
 def test_names(name: str) -> None:
-    assert names.batch_number(name) is None
-    for of in (names.NodeName.of_facts, names.NodeName.of_space, names.NodeName.of_truncations):
+    assert layout.batch_number(name) is None
+    for of in (layout.NodeName.of_facts, layout.NodeName.of_space, layout.NodeName.of_truncations):
         node = of(name)
         assert node is None or node.path in name
     try:
-        ref = names.SegmentRef.from_object(name)
+        ref = layout.SegmentRef.from_object(name)
     except NotASegment:
         return
     assert name in (ref.incoming, ref.growing) or name.startswith((f"{ref.growing}/", "cdc_archive/"))

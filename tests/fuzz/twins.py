@@ -15,10 +15,10 @@ from unittest import mock
 import numpy as np
 
 from tests.fuzz.guard import Guarded
-from writetime.commitlog import cells, cells_buffers
-from writetime.commitlog.cells import Decoded
-from writetime.commitlog.segment import Engine, Frame
-from writetime.schema.model import Schema
+from writetime.cassandra.commitlog.segment import Engine, Frame
+from writetime.cassandra.schema.model import Schema
+from writetime.kernels import mutation_buffers, mutation_decoder
+from writetime.kernels.mutation_columns import Decoded
 
 ROOM = 1 << 18
 MOST_BODIES = 256
@@ -93,7 +93,7 @@ class Twins:
         python = self._decoded(image, frames, version, "python", chunk_bytes)
         place = self.guarded.at_the_beginning if rng.random() < 0.2 else self.guarded.at_the_end
         least = rng.choice((1, 64, 64, 64))
-        with mock.patch.object(cells_buffers, "_empty", canaried), mock.patch.object(cells_buffers, "_LEAST_ROOM", least):
+        with mock.patch.object(mutation_buffers, "_empty", canaried), mock.patch.object(mutation_buffers, "_LEAST_ROOM", least):
             compiled = self._decoded(place(image), frames, version, "numba", chunk_bytes)
         if any((whole[:_CANARY] != _KNOWN).any() or (whole[_CANARY + size :] != _KNOWN).any() for whole, size in arrays):
             return "the compiled decoder wrote outside an array"
@@ -101,7 +101,7 @@ class Twins:
         return _compared(python, compiled)
 
     def _decoded(self, image: Any, frames: list[Frame], version: int, engine: Engine, chunk_bytes: int) -> list[Decoded]:
-        return list(cells.decode(image, frames, self.schema, version=version, engine=engine, chunk_bytes=chunk_bytes))
+        return list(mutation_decoder.decode(image, frames, self.schema, version=version, engine=engine, chunk_bytes=chunk_bytes))
 
 
 def _frames(bodies: Sequence[bytes]) -> list[Frame]:

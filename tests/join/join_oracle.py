@@ -1,7 +1,7 @@
 """A second opinion on the join: collect all facts of a partition, then ask of each cell whether it wins and whether anything covers it.
 
-Deliberately naive, and written apart from `writetime.join`: no state, no merging step by step, no positions. Tables here have int
-clusterings (c ascending, d descending), so that order is arithmetic. Also the hypothesis strategies for small, tie-ridden partitions.
+Deliberately naive, and written apart from `writetime.cassandra.merge`: no state, no merging step by step, no positions. Tables here have
+int clusterings (c ascending, d descending), so that order is arithmetic. Also the hypothesis strategies for small, tie-ridden partitions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from writetime.join.counters import Shard, ShardKind, encode_context
-from writetime.model import Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import Column, Table
+from writetime.cassandra.merge.counters import Shard, ShardKind, encode_context
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import Column, Table
 
 NOW = 101
 TABLE_ID = UUID(int=1)

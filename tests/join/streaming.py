@@ -7,14 +7,26 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal
 
-from writetime.cql.ordered import RowKeys
-from writetime.join import flat
-from writetime.join.order import Clustering, ClusteringOrder
-from writetime.join.partition import max_timestamp
-from writetime.join.reconcile import Policy
-from writetime.join.stream import Applied, Deleted, Deletes, Event, Head, HeadRecord, Item, RowRecord, Settings, Shown, fold
-from writetime.join.view import VisibleRow
-from writetime.model import PartitionUpdate, Row
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
+from writetime.cassandra.merge.liveness import VisibleRow
+from writetime.cassandra.merge.partition import max_timestamp
+from writetime.cassandra.merge.partition_fold import (
+    Applied,
+    Deleted,
+    Deletes,
+    Event,
+    Head,
+    HeadRecord,
+    Item,
+    RowRecord,
+    Settings,
+    Shown,
+    fold,
+)
+from writetime.cassandra.merge.reconcile import Policy
+from writetime.cassandra.model import PartitionUpdate, Row
+from writetime.cassandra.types.byte_comparable import RowKeys
 
 Change = tuple[Clustering | None, VisibleRow | None, VisibleRow | None, object, int]
 """Clustering, what showed before and after, source, µs."""
@@ -56,7 +68,7 @@ class Store:
 
     def as_update(self, nothing: PartitionUpdate) -> PartitionUpdate:
         """Head and rows in one."""
-        return replace(self.head.update or nothing, rows=tuple(flat.decode(self.rows[key]) for key in sorted(self.rows)))
+        return replace(self.head.update or nothing, rows=tuple(row_codec.decode(self.rows[key]) for key in sorted(self.rows)))
 
 
 @dataclass
@@ -81,7 +93,7 @@ def run(
     now: int,
     since: int | None = None,
     versions: Literal["each", "last"] = "each",
-    engine: flat.Engine = "python",
+    engine: row_codec.Engine = "python",
     dropped_before: Mapping[str, int] | None = None,
     policy: Policy = "4.0",
     deletes: Deletes = "rows",
@@ -92,7 +104,7 @@ def run(
     for name, update in updates:
         ts, content = max_timestamp(update), repr(update).encode()
         head = replace(update, rows=())
-        items += [(keys.key(row.clustering or ()), Item(ts, content, name, name, flat.encode(row))) for row in update.rows]
+        items += [(keys.key(row.clustering or ()), Item(ts, content, name, name, row_codec.encode(row))) for row in update.rows]
         items.append((b"", Item(ts, content, name, name, head)))
     items.sort(key=lambda entry: (entry[0], entry[1].ts, entry[1].content))
     heads = [item for key, item in items if key == b""]
@@ -117,8 +129,8 @@ def run(
 def visible(shown: Shown) -> VisibleRow | None:
     if not shown.row:
         return None
-    row = flat.decode(shown.row)
-    return VisibleRow(row.clustering, row.cells, flat.decode(shown.static).cells if shown.static else ())
+    row = row_codec.decode(shown.row)
+    return VisibleRow(row.clustering, row.cells, row_codec.decode(shown.static).cells if shown.static else ())
 
 
 def clustering_of(event: Event) -> Clustering | None:
@@ -126,7 +138,7 @@ def clustering_of(event: Event) -> Clustering | None:
 
 
 def row_of(row: bytes) -> Row:
-    return flat.decode(row)
+    return row_codec.decode(row)
 
 
 def replay(changes: Iterable[Change], shown: dict[Clustering | None, VisibleRow]) -> dict[Clustering | None, VisibleRow]:

@@ -14,20 +14,22 @@ from hypothesis import strategies as st
 
 from tests.join.join_oracle import WITH_STATICS, WITHOUT_STATICS, deletions, i32, rows, update, updates, updates_of
 from tests.ring.recording import Recording
-from writetime.commitlog.cells import Decoded, Dictionaries, decode_segment, flatten
-from writetime.commitlog.dump import learn
-from writetime.commitlog.segment import scan
-from writetime.join import bulk, flat
-from writetime.join.bulk import Joined
-from writetime.join.counters import Shard, encode_context
-from writetime.join.flat import Engine
-from writetime.join.order import ClusteringOrder
-from writetime.join.partition import PartitionState, SourcedUpdate, fold, max_timestamp
-from writetime.join.reconcile import Policy, settle_row
-from writetime.join.view import VisibleRow
-from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Schema
+from writetime.cassandra.commitlog.mutation_json import learn
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.counters import Shard, encode_context
+from writetime.cassandra.merge.liveness import VisibleRow
+from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold, max_timestamp
+from writetime.cassandra.merge.reconcile import Policy, settle_row
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema
+from writetime.kernels import row_batches
+from writetime.kernels.mutation_columns import Decoded, Dictionaries, flatten
+from writetime.kernels.mutation_decoder import decode_segment
+from writetime.kernels.row_batches import Joined
 
 # No statics and no ranges: a deletion of the partition is all that a head has here.
 rows_updates = updates_of(statics=False).map(lambda found: replace(found, range_tombstones=()))
@@ -49,10 +51,10 @@ def batches(draw: Callable[..., Any]) -> tuple[list[int], list[Row], list[Row | 
 
 def join(batch: Any, engine: Any, **options: Any) -> Joined:
     groups, items, states, actives = batch
-    return bulk.join(
+    return row_batches.join(
         pa.array(groups, pa.int32()),
-        pa.array([flat.encode(item) for item in items], pa.binary()),
-        pa.array([None if state is None or state.is_empty else flat.encode(state) for state in states], pa.binary()),
+        pa.array([row_codec.encode(item) for item in items], pa.binary()),
+        pa.array([None if state is None or state.is_empty else row_codec.encode(state) for state in states], pa.binary()),
         active_timestamps=pa.array([active and active.marked_for_delete_at for active in actives], pa.int64()),
         active_times=pa.array([active and active.local_deletion_time for active in actives], pa.int64()),
         engine=engine,
@@ -69,7 +71,7 @@ def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[st
 
 
 def shown(row: VisibleRow | None) -> bytes:
-    return b"" if row is None else flat.encode(Row(row.clustering, cells=row.cells))
+    return b"" if row is None else row_codec.encode(Row(row.clustering, cells=row.cells))
 
 
 @settings(deadline=None)
@@ -93,7 +95,7 @@ def test_joining_is_what_a_fold_of_the_partition_does(engine: Engine, history: l
     for group, clustering in enumerate(clusterings):
         after = folded.state.rows.get(clustering)
         if not left[group]:
-            assert found.states[group].as_py() == (flat.NOTHING if after is None else flat.encode(after))
+            assert found.states[group].as_py() == (row_codec.NOTHING if after is None else row_codec.encode(after))
             assert found.changed[group].as_py() == (clustering in folded.changed_rows)
     for place, number in enumerate(numbers):
         if not left[groups[place]]:
@@ -122,10 +124,10 @@ def test_an_expiry_in_between_and_damage_are_left(engine: Engine) -> None:
     found = join(([0, 1, 2, 3], [plain] * 4, [expiring(end) for end in ends], [None] * 4), engine, now=100, since=90)
     assert found.left.to_pylist() == [False, True, True, False]
     assert found.applied.to_pylist() == [True, False, False, True]
-    items = pa.array([flat.encode(plain), flat.encode(plain)[:-1], flat.encode(plain)], pa.binary())
-    found = bulk.join(pa.array([0, 1, 1], pa.int32()), items, pa.nulls(2, pa.binary()), now=100, engine=engine)
+    items = pa.array([row_codec.encode(plain), row_codec.encode(plain)[:-1], row_codec.encode(plain)], pa.binary())
+    found = row_batches.join(pa.array([0, 1, 1], pa.int32()), items, pa.nulls(2, pa.binary()), now=100, engine=engine)
     assert found.left.to_pylist() == [False, True]
-    assert found.states.to_pylist() == [flat.encode(plain), b""]
+    assert found.states.to_pylist() == [row_codec.encode(plain), b""]
     assert found.event_item.to_pylist() == [0]
 
 
@@ -137,7 +139,7 @@ def test_counters(engine: Engine) -> None:
     no_context = Row((b"k",), cells=(Cell("n", 1, b"\0"),))
     items = [counted(1), counted(2), counted(1), no_context]
     found = join(([0, 0, 0, 1], items, [None, counted(5)], [None] * 2), engine, now=1, counter=True)
-    assert found.states.to_pylist() == [flat.encode(counted(1, 2)), flat.encode(counted(5))]
+    assert found.states.to_pylist() == [row_codec.encode(counted(1, 2)), row_codec.encode(counted(5))]
     assert found.applied.to_pylist() == [True, True, False, False]
     assert found.left.to_pylist() == [False, True]
 
@@ -152,7 +154,7 @@ def test_room_is_made_where_it_lacks() -> None:
 
 
 def test_versions_without_end_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "MOST_VERSIONS", 4000)
+    monkeypatch.setattr(row_batches, "MOST_VERSIONS", 4000)
     items = [Row((b"k",), cells=(Cell("m", 1, bytes(200), bytes((i,))),)) for i in range(50)]
     found = join(([0] + [1] * 50 + [2], [items[0], *items, items[0]], [None] * 3, [None] * 3), "numba", now=1)
     assert found.left.to_pylist() == [False, True, False]
@@ -162,9 +164,9 @@ def test_versions_without_end_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("engine", ["python", "numba"])
 @pytest.mark.parametrize("groups", [[1, 0], [0, 2], [-1, 0], [0]])
 def test_groups_that_cannot_be_are_refused(engine: Engine, groups: list[int]) -> None:
-    items = pa.array([flat.STATIC] * 2, pa.binary())
+    items = pa.array([row_codec.STATIC] * 2, pa.binary())
     with pytest.raises(ValueError, match="for 2 items and 2 states"):
-        bulk.join(pa.array(groups, pa.int32()), items, pa.nulls(2, pa.binary()), now=1, engine=engine)
+        row_batches.join(pa.array(groups, pa.int32()), items, pa.nulls(2, pa.binary()), now=1, engine=engine)
 
 
 # --- pack --------------------------------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ CODES = Dictionaries.of(SCHEMA)
 
 
 def assert_packed_alike(decoded: Decoded) -> None:
-    in_python, compiled = (bulk.pack(decoded, engine=engine) for engine in ("python", "numba"))
+    in_python, compiled = (row_batches.pack(decoded, engine=engine) for engine in ("python", "numba"))
     compiled.rows.validate(full=True)
     assert in_python.rows.to_pylist() == compiled.rows.to_pylist()
     assert in_python.max_timestamps.to_pylist() == compiled.max_timestamps.to_pylist()

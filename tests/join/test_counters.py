@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from writetime.errors import MalformedMutation
-from writetime.join.counters import (
+from writetime.cassandra.merge.counters import (
     Shard,
     ShardKind,
     decode_context,
@@ -17,6 +16,7 @@ from writetime.join.counters import (
     merge_shards,
     total,
 )
+from writetime.errors import MalformedMutation
 
 A, B = b"\x01" * 16, b"\x02" * 16
 GLOBAL, LOCAL, REMOTE = ShardKind.GLOBAL, ShardKind.LOCAL, ShardKind.REMOTE

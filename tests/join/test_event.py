@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 
 from tests.join.join_oracle import COUNTERS, KEY, KEYS, NOW, WITH_STATICS, i32, make_table, update
+from writetime.cassandra.merge.counters import Shard, encode_context
+from writetime.cassandra.merge.liveness import VisibleRow
+from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
+from writetime.cassandra.model import Cell, DeletionTime, Liveness, Row
+from writetime.cassandra.schema.model import Column
 from writetime.errors import MalformedMutation
-from writetime.join.counters import Shard, encode_context
-from writetime.join.event import TableView, operation, split_partition_key
-from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.join.view import VisibleRow
-from writetime.model import Cell, DeletionTime, Liveness, Row
-from writetime.schema.model import Column
+from writetime.events.row_values import TableView, operation, split_partition_key
 
 VIEW = TableView(WITH_STATICS, {})
 PLACE = (i32(1), i32(2))

@@ -11,14 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import KEY, TABLE_ID, cells, deletions, liveness, rows, static_rows, timestamps
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.counters import Shard, ShardKind, encode_context
+from writetime.cassandra.merge.liveness import by_column, visible
+from writetime.cassandra.merge.partition import max_timestamp
+from writetime.cassandra.merge.reconcile import Policy, merge_rows, settle_row
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.model import (
+    NO_DELETION_TIME,
+    NO_TIMESTAMP,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    Row,
+)
 from writetime.errors import MalformedMutation
-from writetime.join import flat, kernel
-from writetime.join.counters import Shard, ShardKind, encode_context
-from writetime.join.flat import Engine
-from writetime.join.partition import max_timestamp
-from writetime.join.reconcile import Policy, merge_rows, settle_row
-from writetime.join.view import by_column, visible
-from writetime.model import NO_DELETION_TIME, NO_TIMESTAMP, Cell, DeletionTime, Liveness, PartitionUpdate, Row
+from writetime.kernels import merge as kernel
 
 ENGINES: tuple[Engine, ...] = ("python", "numba")
 LONG = 2**63 - 1
@@ -62,14 +71,14 @@ DROPPED = {"a": 2, "m": 1, "gone": LONG + 1}
 
 
 def as_flat(row: Row) -> bytes:
-    return flat.NOTHING if row.is_empty else flat.encode(row)
+    return row_codec.NOTHING if row.is_empty else row_codec.encode(row)
 
 
 @given(any_row)
 def test_a_row_comes_back_sorted(row: Row) -> None:
-    back = flat.decode(flat.encode(row))
-    assert flat.encode(back) == flat.encode(row)
-    assert flat.decode(flat.encode(settle_row(row))) == settle_row(row)
+    back = row_codec.decode(row_codec.encode(row))
+    assert row_codec.encode(back) == row_codec.encode(row)
+    assert row_codec.decode(row_codec.encode(settle_row(row))) == settle_row(row)
     assert sorted(map(repr, back.cells)) == sorted(map(repr, row.cells))
     assert (back.clustering, back.liveness, back.deletion) == (row.clustering, row.liveness, row.deletion)
     assert back.complex_deletions == row.complex_deletions
@@ -77,36 +86,36 @@ def test_a_row_comes_back_sorted(row: Row) -> None:
 
 @given(any_row, st.integers(0, 400))
 def test_what_shows_is_read_as_decoding_reads_it(row: Row, now: int) -> None:
-    live = flat.live(flat.encode(settle_row(row)), now)
-    if live == flat.NOTHING:
+    live = row_codec.live(row_codec.encode(settle_row(row)), now)
+    if live == row_codec.NOTHING:
         return
-    decoded = flat.decode(live)
-    assert flat.shown(live) == (decoded.clustering, by_column(decoded.cells))
+    decoded = row_codec.decode(live)
+    assert row_codec.shown(live) == (decoded.clustering, by_column(decoded.cells))
 
 
 def test_what_does_not_show_is_no_shown_row() -> None:
     for row in (Row((), liveness=Liveness(1)), Row((), deletion=DeletionTime(1, 1)), Row((), complex_deletions={"m": DeletionTime(1, 1)})):
         with pytest.raises(MalformedMutation, match="more than live cells"):
-            flat.shown(flat.encode(row))
+            row_codec.shown(row_codec.encode(row))
 
 
 @given(pairs)
 def test_settled_rows_are_equal_if_their_bytes_are(pair: tuple[Row, Row]) -> None:
     a, b = map(settle_row, pair)
-    assert (a == b) == (flat.encode(a) == flat.encode(b))
+    assert (a == b) == (row_codec.encode(a) == row_codec.encode(b))
 
 
 def test_a_name_that_is_no_text_comes_back() -> None:
     row = Row((), cells=(Cell("\udcff", 1, b"v"),))
-    assert flat.decode(flat.encode(row)) == row
-    assert flat.merge(flat.NOTHING, flat.encode(row), engine="numba") == flat.encode(row)
+    assert row_codec.decode(row_codec.encode(row)) == row
+    assert row_codec.merge(row_codec.NOTHING, row_codec.encode(row), engine="numba") == row_codec.encode(row)
 
 
 def test_what_was_written_at_once_takes_few_bytes() -> None:
     """21 columns of 8 bytes, with names of 8 bytes, and a TTL: in the log they take as much, but for two bytes a cell."""
     cells = tuple(Cell(f"column{i:02}", 1_700_000_000_000_000, bytes(8), None, 60, 1_700_000_060) for i in range(21))
     row = Row((bytes(8),), Liveness(1_700_000_000_000_000, 60, 1_700_000_060), cells=cells)
-    assert len(flat.encode(row)) == 11 + 15 + 21 * (8 + 8 + 3)
+    assert len(row_codec.encode(row)) == 11 + 15 + 21 * (8 + 8 + 3)
 
 
 # --- one against the other ---------------------------------------------------------------------------------------------------------
@@ -116,8 +125,10 @@ def test_what_was_written_at_once_takes_few_bytes() -> None:
 @given(pairs, actives)
 def test_merging(engine: Engine, pair: tuple[Row, Row], active: DeletionTime | None) -> None:
     a, b = pair
-    assert flat.merge(flat.encode(a), flat.encode(b), active=active, engine=engine) == as_flat(merge_rows(a, b, active=active))
-    assert flat.settle(flat.encode(b), active=active, engine=engine) == as_flat(settle_row(b, active=active))
+    assert row_codec.merge(row_codec.encode(a), row_codec.encode(b), active=active, engine=engine) == as_flat(
+        merge_rows(a, b, active=active)
+    )
+    assert row_codec.settle(row_codec.encode(b), active=active, engine=engine) == as_flat(settle_row(b, active=active))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -125,9 +136,9 @@ def test_merging(engine: Engine, pair: tuple[Row, Row], active: DeletionTime | N
 def test_merging_by_the_rules_of_3_11(engine: Engine, pair: tuple[Row, Row]) -> None:
     a, b = pair
     expected = merge_rows(a, b, policy="3.11")
-    found = flat.merge(flat.encode(a), flat.encode(b), policy="3.11", engine=engine)
+    found = row_codec.merge(row_codec.encode(a), row_codec.encode(b), policy="3.11", engine=engine)
     assert found == as_flat(expected)
-    assert flat.ties(found, engine=engine) == sum(cell.tied for cell in expected.cells)
+    assert row_codec.ties(found, engine=engine) == sum(cell.tied for cell in expected.cells)
 
 
 ENDS = (0, 100, 101, NO_DELETION_TIME)
@@ -144,27 +155,29 @@ def test_every_tie(policy: Policy) -> None:
     for a in TIES:
         for b in TIES:
             expected = as_flat(merge_rows(a, b, policy=policy))
-            assert flat.merge(flat.encode(a), flat.encode(b), policy=policy, engine="numba") == expected
+            assert row_codec.merge(row_codec.encode(a), row_codec.encode(b), policy=policy, engine="numba") == expected
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(any_row, st.sampled_from([{}, DROPPED]), st.integers(99, 103))
 def test_what_is_there_to_be_asked(engine: Engine, row: Row, dropped: dict[str, int], now: int) -> None:
-    whole = flat.encode(row)
-    shows = visible(flat.decode(whole), now=now, dropped=dropped)
-    assert flat.live(whole, now, dropped, engine=engine) == (flat.encode(Row(shows.clustering, cells=shows.cells)) if shows else b"")
-    assert flat.shows(whole, now, dropped, engine=engine) == (shows is not None)
+    whole = row_codec.encode(row)
+    shows = visible(row_codec.decode(whole), now=now, dropped=dropped)
+    assert row_codec.live(whole, now, dropped, engine=engine) == (
+        row_codec.encode(Row(shows.clustering, cells=shows.cells)) if shows else b""
+    )
+    assert row_codec.shows(whole, now, dropped, engine=engine) == (shows is not None)
     ends = [cell.local_deletion_time for cell in row.cells if cell.is_expiring]
     ends += [row.liveness.expires_at] if row.liveness and row.liveness.ttl not in (0, 0x7FFFFFFF) else []
-    assert flat.next_expiry(whole, now, engine=engine) == min((end for end in ends if now < end < LONG), default=None)
-    assert flat.max_timestamp(whole, engine=engine) == max_timestamp(PartitionUpdate(TABLE_ID, KEY, rows=(row,)))
+    assert row_codec.next_expiry(whole, now, engine=engine) == min((end for end in ends if now < end < LONG), default=None)
+    assert row_codec.max_timestamp(whole, engine=engine) == max_timestamp(PartitionUpdate(TABLE_ID, KEY, rows=(row,)))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_is_no_row(engine: Engine) -> None:
-    assert flat.merge(b"", b"", engine=engine) == flat.live(b"", 0, engine=engine) == b""
-    assert flat.next_expiry(b"", 0, engine=engine) is None
-    assert flat.max_timestamp(b"", engine=engine) == NO_TIMESTAMP
+    assert row_codec.merge(b"", b"", engine=engine) == row_codec.live(b"", 0, engine=engine) == b""
+    assert row_codec.next_expiry(b"", 0, engine=engine) is None
+    assert row_codec.max_timestamp(b"", engine=engine) == NO_TIMESTAMP
 
 
 # --- counters ----------------------------------------------------------------------------------------------------------------------
@@ -196,7 +209,9 @@ def outcome(merge: Any) -> Any:
 @given(counter_rows, counter_rows, actives)
 def test_counters_good_odd_and_damaged(engine: Engine, a: Row, b: Row, active: DeletionTime | None) -> None:
     expected = outcome(lambda: as_flat(merge_rows(a, b, active=active, counter=True)))
-    assert outcome(lambda: flat.merge(flat.encode(a), flat.encode(b), active=active, counter=True, engine=engine)) == expected
+    assert (
+        outcome(lambda: row_codec.merge(row_codec.encode(a), row_codec.encode(b), active=active, counter=True, engine=engine)) == expected
+    )
 
 
 # --- damage ------------------------------------------------------------------------------------------------------------------------
@@ -207,17 +222,17 @@ damage = st.tuples(st.integers(0, 200), st.integers(0, 255), st.booleans())
 @given(any_row, any_row, st.lists(damage, min_size=1, max_size=3))
 def test_damaged_bytes_are_refused_or_mean_something(row: Row, other: Row, damages: list[tuple[int, int, bool]]) -> None:
     """Whatever they are, nothing outside of them is read: the compiled twin refuses what the readable one does."""
-    bad = bytearray(flat.encode(row))
+    bad = bytearray(row_codec.encode(row))
     for place, value, cut in damages:
         place %= len(bad)
         bad[place] = value
         if cut:
             del bad[place + 1 :]
     tasks: list[Any] = [
-        lambda engine: flat.live(bytes(bad), 100, engine=engine),
-        lambda engine: flat.max_timestamp(bytes(bad), engine=engine),
-        lambda engine: flat.next_expiry(bytes(bad), 100, engine=engine),
-        lambda engine: flat.merge(bytes(bad), flat.encode(other), engine=engine),
+        lambda engine: row_codec.live(bytes(bad), 100, engine=engine),
+        lambda engine: row_codec.max_timestamp(bytes(bad), engine=engine),
+        lambda engine: row_codec.next_expiry(bytes(bad), 100, engine=engine),
+        lambda engine: row_codec.merge(bytes(bad), row_codec.encode(other), engine=engine),
     ]
     for task in tasks:
         refused = [isinstance(outcome(lambda task=task, engine=engine: task(engine)), str) for engine in ENGINES]
@@ -237,9 +252,9 @@ def _parts(row: Row) -> tuple[Any, ...]:
 @given(triples, actives)
 def test_merging_is_associative_commutative_and_idempotent(engine: Engine, found: list[Row], active: DeletionTime | None) -> None:
     def merge(x: bytes, y: bytes) -> bytes:
-        return flat.merge(x, y, active=active, engine=engine)
+        return row_codec.merge(x, y, active=active, engine=engine)
 
-    a, b, c = (flat.settle(flat.encode(row), active=active, engine=engine) for row in found)
+    a, b, c = (row_codec.settle(row_codec.encode(row), active=active, engine=engine) for row in found)
     assert merge(a, b) == merge(b, a)
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
     assert merge(a, a) == a
@@ -250,7 +265,9 @@ def test_merging_is_associative_commutative_and_idempotent(engine: Engine, found
 @given(st.lists(rows, max_size=6), st.randoms(use_true_random=False))
 def test_order_and_repetition_do_not_matter(engine: Engine, history: list[Row], random: Random) -> None:
     def merged(found: list[Row]) -> bytes:
-        return reduce(lambda a, b: flat.merge(a, b, engine=engine), (flat.encode(Row((b"k",), *_parts(row))) for row in found), b"")
+        return reduce(
+            lambda a, b: row_codec.merge(a, b, engine=engine), (row_codec.encode(Row((b"k",), *_parts(row))) for row in found), b""
+        )
 
     again = [*history, *random.sample(history, len(history) // 2)]
     random.shuffle(again)
@@ -261,9 +278,9 @@ def test_order_and_repetition_do_not_matter(engine: Engine, history: list[Row], 
 @given(triples, actives)
 def test_the_rules_of_3_11_are_a_join_at_any_time(engine: Engine, found: list[Row], active: DeletionTime | None) -> None:
     def merge(x: bytes, y: bytes) -> bytes:
-        return flat.merge(x, y, active=active, policy="3.11", engine=engine)
+        return row_codec.merge(x, y, active=active, policy="3.11", engine=engine)
 
-    a, b, c = (flat.settle(flat.encode(row), active=active, policy="3.11", engine=engine) for row in found)
+    a, b, c = (row_codec.settle(row_codec.encode(row), active=active, policy="3.11", engine=engine) for row in found)
     assert merge(a, b) == merge(b, a)
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
     assert merge(merge(a, b), b) == merge(a, b)

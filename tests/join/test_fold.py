@@ -22,11 +22,27 @@ from tests.join.join_oracle import (
     updates,
     updates_of,
 )
-from writetime.join.order import Clustering, ClusteringOrder
-from writetime.join.partition import FoldResult, PartitionState, RowChange, SourcedUpdate, fold, max_timestamp, rows_needed
-from writetime.join.reconcile import merge_updates
-from writetime.join.view import VisibleRow, visible_rows
-from writetime.model import Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
+from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
+from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
+from writetime.cassandra.merge.partition import (
+    FoldResult,
+    PartitionState,
+    RowChange,
+    SourcedUpdate,
+    fold,
+    max_timestamp,
+    rows_needed,
+)
+from writetime.cassandra.merge.reconcile import merge_updates
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
 
 ORDER = ClusteringOrder(WITH_STATICS, {})
 BARE_ORDER = ClusteringOrder(WITHOUT_STATICS, {})

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import NOW, WITH_STATICS, updates
-from writetime.commitlog.encode import encode_update
+from writetime.cassandra.commitlog.encode import encode_update
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
+from writetime.cassandra.merge.partition_fold import Head
+from writetime.cassandra.merge.partition_head import decode_head, encode_head
+from writetime.cassandra.model import Cell, DeletionTime, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, DroppedColumn, Table
 from writetime.errors import MalformedMutation
-from writetime.join.head import decode_head, encode_head
-from writetime.join.order import ClusteringOrder
-from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.join.stream import Head
-from writetime.model import Cell, DeletionTime, PartitionUpdate, Row
-from writetime.schema.model import Column, DroppedColumn, Table
 
 ORDER = ClusteringOrder(WITH_STATICS, {})
 KEYS = {"p": Column("p", "partition_key", "int", 0), "c": Column("c", "clustering", "int", 0)}

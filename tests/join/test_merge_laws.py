@@ -11,11 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import COUNTERS, NOW, WITH_STATICS, answer, as_answer, counter_updates, i32, update, updates
-from writetime.join.counters import decode_context, total
-from writetime.join.order import ClusteringOrder
-from writetime.join.reconcile import Policy, merge_updates
-from writetime.join.view import visible_rows
-from writetime.model import Bound, Cell, DeletionTime, PartitionUpdate, RangeTombstone, Row
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.counters import decode_context, total
+from writetime.cassandra.merge.liveness import visible_rows
+from writetime.cassandra.merge.reconcile import Policy, merge_updates
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
 
 ORDER = ClusteringOrder(WITH_STATICS, {})
 COUNTER_ORDER = ClusteringOrder(COUNTERS, {})

@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 
 from tests.join.join_oracle import KEYS, REGULARS, TABLE_ID, i32, make_table, number, update
 from tests.join.streaming import Store, clustering_of, run
-from writetime.cql.ordered import RowKeys
-from writetime.join import flat
-from writetime.join.order import ClusteringOrder
-from writetime.join.stream import Event, Head, Item, Settings
-from writetime.join.stream import fold as stream_fold
-from writetime.model import Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition_fold import Event, Head, Item, Settings
+from writetime.cassandra.merge.partition_fold import fold as stream_fold
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.types.byte_comparable import RowKeys
 
 TABLE = make_table(*KEYS[:2], *REGULARS)
 ORDER = ClusteringOrder(TABLE, {})
@@ -88,13 +96,13 @@ def test_rows_come_and_go_as_a_list_of_tombstones_says(first: list[tuple[Write, 
             assert all(event.source == source_of(batch, event.ts_micro) for event in events)
         before += batch
     assert {row for row in range(ROWS) if shown(row, before)} == {
-        row for row in range(ROWS) if (state := store.rows.get(RowKeys(TABLE, {}).key((i32(row),)))) and flat.shows(state, NOW, {})
+        row for row in range(ROWS) if (state := store.rows.get(RowKeys(TABLE, {}).key((i32(row),)))) and row_codec.shows(state, NOW, {})
     }
 
 
 def writetime(row: bytes) -> int | None:
     """Each insert writes its writetime as a value, too."""
-    return number(flat.decode(row).cells[0].value) if row else None
+    return number(row_codec.decode(row).cells[0].value) if row else None
 
 
 def source_of(batch: list[Write], ts: int) -> int:
@@ -116,7 +124,7 @@ def seconds_to_fold(shape: Shape, count: int) -> float:
             Bound(() if shape == "stack" else ends.values, True),
             DeletionTime(ts + 1, 1),
         )
-        groups.append((keys.key((i32(n),)), [Item(ts, b"%d" % n, n, n, flat.encode(row))]))
+        groups.append((keys.key((i32(n),)), [Item(ts, b"%d" % n, n, n, row_codec.encode(row))]))
         deletion = PartitionUpdate(TABLE_ID, b"p", range_tombstones=(tombstone,))
         heads.append(Item(ts + 1, b"d%d" % n, -n, -n, deletion))
     began = process_time()

@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from tests.join.join_oracle import KEYS, i32, make_table, update
-from writetime.join.order import Clustering, ClusteringOrder
-from writetime.join.partition import rows_needed
-from writetime.join.reconcile import merge_updates
-from writetime.model import Bound, Cell, DeletionTime, Row
-from writetime.schema.model import Column, DroppedColumn
+from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
+from writetime.cassandra.merge.partition import rows_needed
+from writetime.cassandra.merge.reconcile import merge_updates
+from writetime.cassandra.model import Bound, Cell, DeletionTime, Row
+from writetime.cassandra.schema.model import Column, DroppedColumn
 
 
 def order_of(*types: str, descending: bool = False) -> ClusteringOrder:

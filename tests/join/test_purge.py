@@ -10,12 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import COUNTERS, KEY, NOW, TABLE_ID, WITH_STATICS, counter_updates, i32, update, updates
-from writetime.join.order import ClusteringOrder
-from writetime.join.partition import MICROSECONDS, PartitionState, SourcedUpdate, fold
-from writetime.join.purge import MARGIN, RowPurger, may_purge, newer_than, newest_purged, purge_before, purge_head
-from writetime.join.view import VisibleRow, visible_rows
-from writetime.model import NO_TIMESTAMP, Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import Table
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
+from writetime.cassandra.merge.partition import MICROSECONDS, PartitionState, SourcedUpdate, fold
+from writetime.cassandra.merge.tombstone_gc import (
+    MARGIN,
+    RowPurger,
+    may_purge,
+    newer_than,
+    newest_purged,
+    purge_before,
+    purge_head,
+)
+from writetime.cassandra.model import (
+    NO_TIMESTAMP,
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import Table
 
 ORDER = ClusteringOrder(WITH_STATICS, {})
 NEWER = 10

@@ -6,9 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from writetime.join.counters import Shard, encode_context, total
-from writetime.join.reconcile import merge_deletions, merge_liveness, merge_rows, policy_of, reconcile_cells, settle_row
-from writetime.model import EXPIRED_LIVENESS_TTL, NO_TIMESTAMP, Cell, DeletionTime, Liveness, Row
+from writetime.cassandra.merge.counters import Shard, encode_context, total
+from writetime.cassandra.merge.reconcile import (
+    merge_deletions,
+    merge_liveness,
+    merge_rows,
+    policy_of,
+    reconcile_cells,
+    settle_row,
+)
+from writetime.cassandra.model import (
+    EXPIRED_LIVENESS_TTL,
+    NO_TIMESTAMP,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Row,
+)
 
 
 def plain(timestamp: int, value: bytes = b"v") -> Cell:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.join.join_oracle import COUNTERS, NOW, WITH_STATICS, counter_updates, updates
-from writetime.commitlog.encode import encode_update
-from writetime.commitlog.mutation import decode_mutation
-from writetime.join.order import ClusteringOrder
-from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.model import PartitionUpdate
-from writetime.schema.model import Schema, Table
+from writetime.cassandra.commitlog.encode import encode_update
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
+from writetime.cassandra.model import PartitionUpdate
+from writetime.cassandra.schema.model import Schema, Table
 
 
 def assert_kept(history: list[PartitionUpdate], table: Table) -> None:

@@ -30,16 +30,31 @@ from tests.join.join_oracle import (
     updates,
 )
 from tests.join.streaming import Change, Result, Store, replay, run, visible
-from writetime.cql.ordered import RowKeys
-from writetime.join import flat
-from writetime.join.order import Clustering, ClusteringOrder
-from writetime.join.partition import PartitionState, SourcedUpdate, fold, max_timestamp
-from writetime.join.reconcile import Policy, merge_updates
-from writetime.join.stream import Event, Head, Item, RowRecord, Settings, Versions
-from writetime.join.stream import fold as stream_fold
-from writetime.join.view import VisibleRow, visible_rows
-from writetime.model import Bound, Cell, DeletionTime, Liveness, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import DroppedColumn
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
+from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
+from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold, max_timestamp
+from writetime.cassandra.merge.partition_fold import (
+    Event,
+    Head,
+    Item,
+    RowRecord,
+    Settings,
+    Versions,
+)
+from writetime.cassandra.merge.partition_fold import fold as stream_fold
+from writetime.cassandra.merge.reconcile import Policy, merge_updates
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import DroppedColumn
+from writetime.cassandra.types.byte_comparable import RowKeys
 
 ORDER = ClusteringOrder(WITH_STATICS, {})
 BARE_ORDER = ClusteringOrder(WITHOUT_STATICS, {})
@@ -63,18 +78,18 @@ def merged(history: Iterable[PartitionUpdate], order: ClusteringOrder = ORDER, *
 
 def shown_by(store: Store, now: int, order: ClusteringOrder = ORDER) -> Shown:
     static = store.head.update.static_row if store.head.update else None
-    rows = (flat.decode(row) for row in store.rows.values())
+    rows = (row_codec.decode(row) for row in store.rows.values())
     return {row.clustering: row for row in visible_rows(static, rows, now=now, dropped=order.dropped)}
 
 
 def expect_true_records(store: Store, now: int, order: ClusteringOrder = ORDER) -> None:
     """What is noted beside the state is so: when records expire next, and how many rows show."""
     static = store.head.update.static_row if store.head.update else None
-    rows = {**store.rows, **({b"": flat.encode(static)} if static else {})}
-    expiries = {key: second for key, row in rows.items() if (second := flat.next_expiry(row, now, engine="python")) is not None}
+    rows = {**store.rows, **({b"": row_codec.encode(static)} if static else {})}
+    expiries = {key: second for key, row in rows.items() if (second := row_codec.next_expiry(row, now, engine="python")) is not None}
     assert store.expiries == expiries
     if static is not None:
-        assert store.head.shown in (None, sum(flat.shows(row, now, order.dropped, engine="python") for row in store.rows.values()))
+        assert store.head.shown in (None, sum(row_codec.shows(row, now, order.dropped, engine="python") for row in store.rows.values()))
     assert all(store.rows.values())
 
 
@@ -90,7 +105,7 @@ def by_row(changes: Iterable[Change]) -> dict[Clustering | None, list[Change]]:
 @often
 @given(history_of_updates)
 def test_one_batch_at_a_standing_clock_is_the_fold_of_whole_partitions(
-    policy: Policy, engine: flat.Engine, history: list[PartitionUpdate]
+    policy: Policy, engine: row_codec.Engine, history: list[PartitionUpdate]
 ) -> None:
     store = Store()
     result = run(store, named(history), ORDER, now=NOW, since=NOW, policy=policy, engine=engine)
@@ -417,7 +432,7 @@ class Endless:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         while True:
             self.given += 1
-            yield key(self.given), flat.encode(insert(at(self.given), 1, 1).rows[0])
+            yield key(self.given), row_codec.encode(insert(at(self.given), 1, 1).rows[0])
 
 
 def test_a_deletion_of_more_rows_than_fit_is_a_stream() -> None:
@@ -440,7 +455,7 @@ def test_a_row_of_more_versions_than_fit_is_a_stream() -> None:
         nonlocal given
         while True:
             given += 1
-            yield Item(given, b"", given, "node", flat.encode(insert(at(1), given, given).rows[0]))
+            yield Item(given, b"", given, "node", row_codec.encode(insert(at(1), given, given).rows[0]))
 
     settings_ = Settings(BARE_ORDER, RowKeys(WITHOUT_STATICS, {}), NOW, NOW)
     outputs = stream_fold(settings_, Head(), (), [(key(1), versions())], Store())

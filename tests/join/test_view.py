@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.join.join_oracle import i32
-from writetime.join.view import VisibleRow, is_live, is_live_cell, visible, visible_rows
-from writetime.model import EXPIRED_LIVENESS_TTL, Cell, DeletionTime, Liveness, Row
+from writetime.cassandra.merge.liveness import VisibleRow, is_live, is_live_cell, visible, visible_rows
+from writetime.cassandra.model import EXPIRED_LIVENESS_TTL, Cell, DeletionTime, Liveness, Row
 
 KEY = (i32(1), i32(1))
 LIVE = Cell("a", 1, b"x")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.status import bucket
-from writetime.status.batches import BatchFacts, Taken
-from writetime.status.nodes import coverage
+from writetime.monitoring.nodes import coverage
+from writetime.pipeline.batch_history import BatchFacts, Taken
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 

@@ -20,17 +20,18 @@ from urllib.parse import quote
 import pytest
 
 from tests.status import bucket
-from writetime import audit, names, verify
-from writetime.audit import AuditReport, NodeAudit
-from writetime.batch.documents import LedgerEntry, Manifest, RefusedTable, Sealed
-from writetime.batch.maintained import Files, Maintained, Size, Tidied
-from writetime.batch.publish import Published, write_published
-from writetime.batch.shelve import let_go, pack
-from writetime.columns import Rules
-from writetime.status.batches import Batches
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
-from writetime.verify import Finding, RangeResult, TableResult, VerifyReport
+from writetime.events.masking import Rules
+from writetime.pipeline import audit, verification
+from writetime.pipeline.archive_packing import let_go, pack
+from writetime.pipeline.audit import AuditReport, NodeAudit
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import LedgerEntry, Manifest, RefusedTable, Sealed
+from writetime.pipeline.maintenance_report import Files, Maintained, Size, Tidied
+from writetime.pipeline.publish_progress import Published, write_published
+from writetime.pipeline.verification import Finding, RangeResult, TableResult, VerifyReport
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 pytest.importorskip("fastapi", reason="FastAPI comes with the extra `airflow`")
 from fastapi import FastAPI, HTTPException, Request
@@ -192,7 +193,7 @@ def test_a_segment_that_was_packed_and_then_let_go(own: Browser, tmp_path: Path)
     packed = pack(store, entry.archived_as, 3)
     address = f"segment?name={ref.incoming.replace('%', '%25')}"
     assert f"{entry.archived_as}.zst , packed to {packed.after} bytes" in text(own.get(address))
-    (held,) = store.list(names.packed(entry.archived_as))
+    (held,) = store.list(layout.packed(entry.archived_as))
     let_go(store, held)
     assert "let it go ( archive.keep_days ): it cannot be replayed" in text(own.get(address))
     assert own.get("segments?state=expired").count(ref.segment.stem) > 0
@@ -209,17 +210,17 @@ def test_batches_and_their_accounting(browser: Browser) -> None:
 
 def test_a_batch_that_is_not_sealed_says_so(own: Browser, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "bucket")
-    begun = Manifest.model_validate_json(store.read(names.batch_object(bucket.CLUSTER, 8, "manifest"))).model_copy(update={"number": 9})
-    store.put(names.batch_object(bucket.CLUSTER, 9, "manifest"), begun.to_bytes())
+    begun = Manifest.model_validate_json(store.read(layout.batch_object(bucket.CLUSTER, 8, "manifest"))).model_copy(update={"number": 9})
+    store.put(layout.batch_object(bucket.CLUSTER, 9, "manifest"), begun.to_bytes())
     found = text(own.get("batches/9"))
     assert "It is not sealed yet" in found
     assert begun.segments[0].object in html.unescape(found)
 
 
 def test_a_batch_of_a_replay_beside_is_its_own(own: Browser, tmp_path: Path) -> None:
-    store, chain = LocalStore(tmp_path / "bucket"), names.beside(bucket.CLUSTER, "check")
+    store, chain = LocalStore(tmp_path / "bucket"), layout.beside(bucket.CLUSTER, "check")
     for what in ("manifest", "sealed"):
-        store.put(names.batch_object(chain, 3, what), store.read(names.batch_object(bucket.CLUSTER, 3, what)))
+        store.put(layout.batch_object(chain, 3, what), store.read(layout.batch_object(bucket.CLUSTER, 3, what)))
     assert "Batch 3 of the namespace check" in text(own.get("beside/check/batches/3"))
     own.get("beside/check/batches/4", status=404)
     own.get("beside/other/batches/3", status=404)
@@ -232,7 +233,7 @@ def test_tables(browser: Browser) -> None:
 
 def test_a_table_that_is_refused_or_waits_is_named_with_its_reason(own: Browser, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "bucket")
-    last = names.batch_object(bucket.CLUSTER, 8, "sealed")
+    last = layout.batch_object(bucket.CLUSTER, 8, "sealed")
     refused = [RefusedTable(table="shop.new", table_id=bucket.SECRET, reason="its type <b>x</b> is unknown")]
     sealed = Sealed.model_validate_json(store.read(last)).model_copy(update={"refused": refused})
     store.put(last, sealed.to_bytes())
@@ -251,7 +252,9 @@ def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> No
     ranges = [RangeResult(start=0, end=9, rows=9, drift=1)]
     table = TableResult(table="shop.<b>X", table_id=bucket.ORDERS, ranges=ranges, findings=[finding])
     about: dict[str, Any] = {"cluster": bucket.CLUSTER, "started_at": bucket.START, "finished_at": bucket.START}
-    drifted = verify.write_report(store, VerifyReport(**about, batch=8, horizon=None, consistency="ALL", share=0.5, seed=0, tables=[table]))
+    drifted = verification.write_report(
+        store, VerifyReport(**about, batch=8, horizon=None, consistency="ALL", share=0.5, seed=0, tables=[table])
+    )
     nodes = [
         NodeAudit(host_id="h", address="10.0.0.1", datacenter="dc1", segments=1, expected_by_step=[4, 0, 4, 4], held_by_step=[4, 0, 0, 3])
     ]
@@ -260,7 +263,7 @@ def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> No
     size, files = Size(objects=9, bytes=4096, index_objects=2, index_bytes=512), Files(data=5, bytes=2048, deletes=3, snapshots=4)
     tidied = [Tidied(name="lake.shop.orders", before=files, after=files.model_copy(update={"data": 1})), Tidied(name="x", trouble="boo")]
     came_to = {"batch": 8, "at": bucket.START, "shards": 3, "purged": 2, "failed": 0, "before": size, "after": size, "swept": 0}
-    store.put(names.maintained(bucket.CLUSTER), Maintained(**came_to, tables=tidied).to_bytes())
+    store.put(layout.maintained(bucket.CLUSTER), Maintained(**came_to, tables=tidied).to_bytes())
     found = text(own.get("checks"))
     assert "verify 1 tables, 50% of the ring, 9 rows drift in 1 rows look" in found
     assert "audit 05-04 12:00Z to 05-04 12:04Z no gap look" in found
@@ -279,7 +282,7 @@ def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> No
     assert "<b>X" not in own.get(look)
     assert "<style" not in own.get(look)
     assert "<svg" in own.get(look)
-    for name in ("verify/x.json", drifted.replace(".json", ".svg"), names.published(bucket.CLUSTER), drifted.replace("T12", "T13")):
+    for name in ("verify/x.json", drifted.replace(".json", ".svg"), layout.published(bucket.CLUSTER), drifted.replace("T12", "T13")):
         own.get(f"checks/report?name={quote(name)}", status=404)
     rings = own.get("")
     assert rings.count('class="gap"') == 2, "one node without segments, one step of which nothing was held"
@@ -289,7 +292,7 @@ def test_checks_and_what_maintenance_came_to(own: Browser, tmp_path: Path) -> No
 def test_what_is_settled_waits_for_nobody(own: Browser, tmp_path: Path) -> None:
     assert " waits " in text(own.get("quarantine"))
     store = LocalStore(tmp_path / "bucket")
-    (note,) = [info.name for info in store.list(names.quarantine_prefix(bucket.CLUSTER)) if info.name.endswith(".json")]
+    (note,) = [info.name for info in store.list(layout.quarantine_prefix(bucket.CLUSTER)) if info.name.endswith(".json")]
     store.put(note, json.dumps(json.loads(store.read(note)) | {"settled_in": 5}).encode())
     assert "settled in 5" in text(own.get("quarantine"))
     (link,) = re.findall(r'href="/writetime/(quarantine/piece\?name=[^"]+)"', own.get("quarantine"))
@@ -414,7 +417,7 @@ def begin(folder: Path, number: int = 9, chain: str = bucket.CLUSTER, **about: A
     at = datetime(2026, 5, 4, 13, tzinfo=UTC)
     given = {"kind": "ingest", "base": number - 1, "segments": [], **about}
     store.put(
-        names.batch_object(chain, number, "manifest"), Manifest(number=number, cluster=chain, created_at=at, now=1, **given).to_bytes()
+        layout.batch_object(chain, number, "manifest"), Manifest(number=number, cluster=chain, created_at=at, now=1, **given).to_bytes()
     )
     return store
 
@@ -424,12 +427,12 @@ def test_a_void_asks_for_a_reason_and_starts_the_run_that_takes_back(own: Browse
     assert "/writetime/void?number=9" in own.get("batches/9")
     assert own.get("void?number=9").count('method="post"') == 1
     assert "Say why" in own.post("void", {"number": "9", "reason": "  "}, status=422)
-    assert (own.guard.runs, store.head(names.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
+    assert (own.guard.runs, store.head(layout.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
     there = own.post("void", {"number": "9", "reason": "lost <i>"})
     assert "cdc_ingest was started" in text(own.get(there.removeprefix("/writetime/")))
     assert own.guard.runs == [("operator", "cdc_ingest", {})]
     assert own.guard.notes == ["batch 9 was voided: lost <i>"]
-    sealed = Sealed.read(store, names.batch_object(bucket.CLUSTER, 9, "sealed"))
+    sealed = Sealed.read(store, layout.batch_object(bucket.CLUSTER, 9, "sealed"))
     assert sealed is not None
     assert sealed.void is not None
     assert (sealed.void.reason, sealed.void.by, sealed.void.base) == ("lost <i>", "operator <o>", 8)
@@ -451,14 +454,14 @@ def test_only_the_open_batch_is_voided_by_who_may(own: Browser, tmp_path: Path) 
         own.post("void", {"number": "9", "reason": "x"}, user, 403)
     assert "/writetime/void" not in own.get("batches/9", "viewer")
     own.post("void", {"number": "9", "reason": "x"}, status=403, headers={"origin": "http://evil.example"})
-    assert (own.guard.runs, store.head(names.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
+    assert (own.guard.runs, store.head(layout.batch_object(bucket.CLUSTER, 9, "sealed"))) == ([], None)
 
 
 def test_a_replay_into_a_namespace_is_voided_by_who_may_replay(own: Browser, tmp_path: Path) -> None:
-    chain = names.beside(bucket.CLUSTER, "look")
+    chain = layout.beside(bucket.CLUSTER, "look")
     store = begin(tmp_path, 2, chain, kind="replay", namespace="look")
     first = Sealed(number=1, kind="replay", sealed_at=datetime(2026, 5, 4, tzinfo=UTC), segments=[], accounting=[], state={})
-    store.put(names.batch_object(chain, 1, "sealed"), first.to_bytes())
+    store.put(layout.batch_object(chain, 1, "sealed"), first.to_bytes())
     assert "/writetime/void?number=2&amp;namespace=look" in own.get("beside/look/batches/2", "replayer")
     own.get("void?number=2&namespace=../x", status=404)
     there = own.post("void", {"number": "2", "namespace": "look", "reason": "wrong hours"}, "replayer")
@@ -497,7 +500,7 @@ def test_a_replay_to_compare_goes_into_a_namespace(own: Browser) -> None:
 
 def test_what_is_behind_the_horizon_goes_into_a_namespace_only(own: Browser, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "bucket")
-    last = names.batch_object(bucket.CLUSTER, 8, "sealed")
+    last = layout.batch_object(bucket.CLUSTER, 8, "sealed")
     sealed = Sealed.model_validate_json(store.read(last)).model_copy(update={"horizon": int(bucket.minute(90).timestamp())})
     store.put(last, sealed.to_bytes())
     assert "before 2026-05-04 13:30:00Z may have been purged" in text(own.get("replay"))
@@ -542,7 +545,7 @@ def several(page: Any, folder: Path, tmp_path: Path) -> Browser:
     shutil.copytree(folder, tmp_path / "bucket")
     store, now = LocalStore(tmp_path / "bucket"), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.93, "disk_free": 7}
-    store.put(names.node_space(bucket.NODES[0], now, "alarm"), json.dumps(space).encode())
+    store.put(layout.node_space(bucket.NODES[0], now, "alarm"), json.dumps(space).encode())
     batches = Batches(store, bucket.CLUSTER)
 
     def broken() -> Batches:

@@ -13,7 +13,7 @@ from tests.rights import s3_site
 from tests.rights.places import PLACES, RIGHTS_FIRST, Place, S3Place, of_server, of_stub
 from tests.store import gcs_stub
 from tests.store.conftest import gcs_url
-from writetime.names import NodeName
+from writetime.storage.layout import NodeName
 
 __all__ = ["gcs_url"]
 

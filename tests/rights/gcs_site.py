@@ -33,7 +33,7 @@ from urllib.parse import quote, urlsplit
 
 from tests.rights.forward import Answer, Request, forwarding, send
 from tools import rights
-from writetime.names import NodeName, part
+from writetime.storage.layout import NodeName, part
 
 _OBJECTS = r"(?:/(?:upload|download))?/storage/v1/b/([^/]+)/o"
 _REWRITE = re.compile(r"/storage/v1/b/[^/]+/o/(?P<source>.+)/rewriteTo/b/[^/]+/o/(?P<target>.+)")

@@ -12,8 +12,9 @@ import pytest
 from tests import gcs_server, s3_server
 from tests.rights import gcs_site, s3_site
 from tests.store import gcs_stub
-from writetime.names import NodeName
-from writetime.store import Store, open_store
+from writetime.storage import open_store
+from writetime.storage.layout import NodeName
+from writetime.storage.store import Store
 
 S3: Final = pytest.param("s3", marks=pytest.mark.s3)
 PLACES: Final = ("stub", S3, pytest.param("gcs", marks=pytest.mark.gcs))

@@ -30,7 +30,7 @@ from tests import s3_server
 from tests.rights.forward import Answer, Request, forwarding
 from tools import rights
 from tools.services import ports
-from writetime.names import NodeName, part
+from writetime.storage.layout import NodeName, part
 
 BUCKET = "bucket"
 _AS_GATEWAY_KNOWS = {"s3:if-none-match": "aws:Referer", "s3:ObjectCreationOperation": "aws:UserAgent"}

@@ -12,19 +12,19 @@ import pytest
 from shippers import truncations
 from tests.rights.places import S3, Place, at
 from tests.rights.test_shipper import REFUSED
-from writetime import names
-from writetime.batch import prune, shelve
-from writetime.batch.archive import archive, mark_for_retry, release, sweep
-from writetime.batch.asked import sweep_answers
-from writetime.batch.conflicts import keep
-from writetime.batch.documents import Manifest, Problem, Sealed, SegmentOutcome
-from writetime.batch.identity import owner
-from writetime.batch.plan import plan_ingest, seal, store_clock
-from writetime.batch.publish import Published, write_published
 from writetime.errors import StoreError
-from writetime.names import NodeName, SegmentName, SegmentRef
-from writetime.store import Store
-from writetime.store.checksum import crc32c
+from writetime.pipeline import archive_packing, retention
+from writetime.pipeline.archiver import archive, mark_for_retry, release, sweep
+from writetime.pipeline.conflicts import keep
+from writetime.pipeline.documents import Manifest, Problem, Sealed, SegmentOutcome
+from writetime.pipeline.identity import owner
+from writetime.pipeline.planner import plan_ingest, seal, store_clock
+from writetime.pipeline.publish_progress import Published, write_published
+from writetime.pipeline.truncation_reports import sweep_answers
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
+from writetime.storage.store import Store
 
 NOW = datetime(2026, 5, 4, 12, 30, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def ship(root: Store, node: NodeName) -> None:
     root.put(of(node, 1).part(0, 99), b"part", metadata=noted)
     for minute in (0, 1):
         truncations.ship_truncations(root, node, [], NOW + timedelta(minutes=minute))
-    root.put(names.node_space(node, NOW, "ok"), b"{}")
+    root.put(layout.node_space(node, NOW, "ok"), b"{}")
 
 
 def plan(store: Store, node: NodeName) -> Manifest:
@@ -52,7 +52,7 @@ def plan(store: Store, node: NodeName) -> Manifest:
 
 def run(store: Store, node: NodeName, manifest: Manifest) -> Sealed:
     """What a batch leaves in the bucket; the first of its segments has no problem."""
-    store.put(names.batch_object(node.cluster, manifest.number, "schema"), b"{}", if_generation=0)
+    store.put(layout.batch_object(node.cluster, manifest.number, "schema"), b"{}", if_generation=0)
     piece = of(node, 2).quarantined(4, 5)
     store.put(f"{piece}.bin", b"bytes")
     store.put(f"{piece}.json", b'{"settled_in": 1}')
@@ -99,14 +99,14 @@ def settle(store: Store, node: NodeName) -> None:
 def forget(store: Store, node: NodeName) -> None:
     """What becomes of it all a year later."""
     later, old = NOW + timedelta(days=400), datetime.now(UTC) + timedelta(days=1)
-    for name in list(shelve.to_pack(store, node.cluster, later)):
-        shelve.pack(store, name, 3)
-    for info in list(shelve.to_let_go(store, node.cluster, later)):
-        shelve.let_go(store, info)
+    for name in list(archive_packing.to_pack(store, node.cluster, later)):
+        archive_packing.pack(store, name, 3)
+    for info in list(archive_packing.to_let_go(store, node.cluster, later)):
+        archive_packing.let_go(store, info)
     gone = [
-        *prune.entries(store, node.cluster, later),
-        *prune.settled(store, node.cluster, old),
-        *prune.reports(store, node.cluster, old),
+        *retention.entries(store, node.cluster, later),
+        *retention.settled(store, node.cluster, old),
+        *retention.reports(store, node.cluster, old),
     ]
     assert {info.name.partition("/")[0] for info in gone} == {
         "audit",
@@ -116,14 +116,14 @@ def forget(store: Store, node: NodeName) -> None:
         "verify",
     }
     for info in gone:
-        prune.remove(store, info)
+        retention.remove(store, info)
 
 
 def everything(store: Store, node: NodeName) -> None:
     """A pipeline's life without Spark."""
     store_clock(store, node.cluster)
     owner(store, node.cluster, "demo")
-    for report in (names.verify_report, names.audit_report):
+    for report in (layout.verify_report, layout.audit_report):
         for when in (NOW, NOW + timedelta(days=1)):
             store.put(report(node.cluster, when), b"{}")
     run(store, node, plan(store, node))
@@ -135,7 +135,7 @@ def everything(store: Store, node: NodeName) -> None:
 def test_a_batch_is_planned_archived_and_forgotten(place: Place, node: NodeName) -> None:
     ship(place.root(), node)
     everything(place.become("jobs", cluster=node.cluster), node)
-    left = {info.name.partition("/")[0] for info in place.root().list() if names.part(node.cluster) in info.name}
+    left = {info.name.partition("/")[0] for info in place.root().list() if layout.part(node.cluster) in info.name}
     assert left == {
         "audit",
         "batches",

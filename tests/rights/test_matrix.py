@@ -14,17 +14,17 @@ from tests.rights.places import Place
 from tests.rights.s3_site import Site
 from tests.rights.test_shipper import REFUSED
 from tools import ROOT, rights
-from writetime import names
 from writetime.errors import StoreError
-from writetime.names import NodeName
-from writetime.store import Store
+from writetime.storage import layout
+from writetime.storage.layout import NodeName
+from writetime.storage.store import Store
 
 ROLES = rights.roles()
 
 
 def folders() -> list[str]:
     """All that objects of a pipeline lie in, by the page of their names."""
-    page = names.__doc__ or ""
+    page = layout.__doc__ or ""
     found = re.findall(r"^    (\w+)/", page, re.MULTILINE) + re.findall(r"^    \{([\w,]+)\}/", page, re.MULTILINE)[0].split(",")
     return sorted(set(found))
 

@@ -14,13 +14,15 @@ import yaml
 from tests.rights.places import S3, Place, at
 from tests.rights.test_shipper import REFUSED
 from tests.status import bucket
-from writetime import cli, metrics, names
-from writetime.batch.plan import history
+from writetime import cli
 from writetime.errors import StoreError
-from writetime.status import checks, ledger, quarantine
-from writetime.status.batches import Batches
-from writetime.status.text import as_text
-from writetime.verify import VerifyReport
+from writetime.monitoring import checks, ledger, metrics
+from writetime.monitoring.status import as_text
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.planner import history
+from writetime.pipeline.quarantine import contents
+from writetime.pipeline.verification import VerifyReport
+from writetime.storage import layout
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def filled(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(
         bucket,
         "NODES",
-        tuple(names.NodeName(cluster, node.datacenter, node.host_id) for node in bucket.NODES),
+        tuple(layout.NodeName(cluster, node.datacenter, node.host_id) for node in bucket.NODES),
     )
     root = place.root()
 
@@ -76,8 +78,8 @@ def views(batches: Batches) -> None:
         ledger.Query(minute=bucket.minute(3)),
     ):
         assert ledger.search(batches, query).rows, query
-    kept, _ = quarantine.quarantined(batches)
-    assert [quarantine.piece(batches, each.name) for each in kept] == kept
+    kept, _ = contents.quarantined(batches)
+    assert [contents.piece(batches, each.name) for each in kept] == kept
     assert kept
     assert checks.checks(batches)
 

@@ -17,13 +17,13 @@ from shippers.agent import Agent, Round
 from shippers.upload import Outcome
 from tests.rights.places import PLACES, RIGHTS_FIRST, S3, GcsPlace, Place, at
 from tests.shippers.conftest import FakeLink, Folder
-from writetime import names, parts
-from writetime.commitlog.encode import encode_segment
-from writetime.config import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.names import NodeName, SegmentName, SegmentRef
-from writetime.store import Store
-from writetime.store import s3 as s3_module
+from writetime.storage import layout, segment_parts
+from writetime.storage import s3 as s3_module
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
+from writetime.storage.store import Store
 
 TRUNCATED = [{"table_id": "0b1c0a52-0c43-4f0a-8a57-0242ac120002", "segment": 1, "position": 7, "at": 1_767_225_600_000}]
 LARGE = b"large" * (2 << 20)
@@ -104,7 +104,7 @@ def test_all_that_a_node_ships_goes_up_with_its_own_rights(place: Place, machine
     assert (said(logged, result), result.shipped) == ("", {Outcome.UPLOADED: 2})
     root = place.root()
     assert {number: root.read(machine.ref(number).incoming) for number in written} == written
-    assert [part.start for part in parts.of(root, machine.ref(9))] == [0]
+    assert [part.start for part in segment_parts.of(root, machine.ref(9))] == [0]
     assert kinds(root, machine.node) == {"cdc", "cdc_parts", "nodes", "schemas", "truncations"}
 
 
@@ -198,7 +198,7 @@ def other(node: NodeName, folder: str = "cdc", host: str = "other") -> str:
 
 def of(folder: str, node: NodeName) -> str:
     """Of the pipeline."""
-    return f"{folder}/{names.part(node.cluster)}/there"
+    return f"{folder}/{layout.part(node.cluster)}/there"
 
 
 def forbidden(store: Store, node: NodeName) -> Attempts:
@@ -234,7 +234,7 @@ def foreign(store: Store, name: str) -> Attempts:
 
 
 def contents(store: Store, node: NodeName) -> dict[str, bytes]:
-    return {info.name: store.read(info.name) for info in store.list() if names.part(node.cluster) in info.name or "another" in info.name}
+    return {info.name: store.read(info.name) for info in store.list() if layout.part(node.cluster) in info.name or "another" in info.name}
 
 
 def outcome(attempt: Callable[[], object]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tests.rights.places import S3, S3Place, at
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
-from writetime.names import NodeName, part
+from writetime.storage.layout import NodeName, part
 
 WRITETIME = Path(sys.executable).parent / "writetime"
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

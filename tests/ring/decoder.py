@@ -39,13 +39,14 @@ from tools import ROOT
 from tools.console import say
 from tools.errors import ServiceError, ToolError
 from tools.java import java_home
-from writetime.commitlog import idx
-from writetime.commitlog.cells import decode, unflatten
-from writetime.commitlog.dump import Failure, learn
-from writetime.commitlog.dump import decode as decode_readably
-from writetime.commitlog.keystore import PASSWORD_VARIABLE, Keystore
-from writetime.commitlog.segment import Scan, scan
-from writetime.schema.learn import SchemaLearner
+from writetime.cassandra.commitlog import idx
+from writetime.cassandra.commitlog.encryption.keystore import PASSWORD_VARIABLE, Keystore
+from writetime.cassandra.commitlog.mutation_json import Failure, learn
+from writetime.cassandra.commitlog.mutation_json import decode as decode_readably
+from writetime.cassandra.commitlog.segment import Scan, scan
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.kernels.mutation_columns import unflatten
+from writetime.kernels.mutation_decoder import decode
 
 SEED = 20260315
 COMPRESSORS = {"LZ4": "LZ4Compressor", "Snappy": "SnappyCompressor", "Deflate": "DeflateCompressor", "Zstd": "ZstdCompressor"}

@@ -32,8 +32,8 @@ from tests.ring.node import Node
 from tests.ring.recording import DEFAULT, FileInfo
 from tools.console import say, step
 from tools.errors import ServiceError, ToolError
-from writetime.commitlog import idx
-from writetime.commitlog.segment import peek, scan
+from writetime.cassandra.commitlog import idx
+from writetime.cassandra.commitlog.segment import peek, scan
 
 SEED = 20260301
 HINTS_SECONDS = 120.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.ring.recording import Recording
-from writetime.commitlog import cut
-from writetime.commitlog.dump import dump_lines
-from writetime.commitlog.segment import scan
+from writetime.cassandra.commitlog import redact
+from writetime.cassandra.commitlog.mutation_json import dump_lines
+from writetime.cassandra.commitlog.segment import scan
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_cassandra_reads_what_is_left_of_a_segment_from_which_mutations_were_cut
     path = sorted(folder.glob("*.log"))[0]
     before = scan(path.read_bytes(), name=path.name)
     gone = {*range(0, len(before.frames), 3), *range(20, 29)}
-    made = cut.without(before, dict.fromkeys(gone, b""))
+    made = redact.without(before, dict.fromkeys(gone, b""))
     kept = [(frame.position, zlib.crc32(before.body(frame))) for number, frame in enumerate(before.frames) if number not in gone]
     (tmp_path / path.name).write_bytes(made)
     with Judge().each(folder) as read:

@@ -9,13 +9,13 @@ import pytest
 
 from tests.ring.packed import Packed, recordings
 from writetime import cli
-from writetime.commitlog.cells import decode as decode_to_cells
-from writetime.commitlog.cells import unflatten
-from writetime.commitlog.dump import Failure, decode, learn
-from writetime.commitlog.keystore import PASSWORD_VARIABLE, Keystore
-from writetime.commitlog.segment import Ending, scan
+from writetime.cassandra.commitlog.encryption.keystore import PASSWORD_VARIABLE, Keystore
+from writetime.cassandra.commitlog.mutation_json import Failure, decode, learn
+from writetime.cassandra.commitlog.segment import Ending, scan
+from writetime.cassandra.schema.history import SchemaLearner
 from writetime.errors import UnsupportedSegment
-from writetime.schema.learn import SchemaLearner
+from writetime.kernels.mutation_columns import unflatten
+from writetime.kernels.mutation_decoder import decode as decode_to_cells
 
 RECORDINGS = recordings()
 each_recording = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)

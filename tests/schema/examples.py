@@ -6,11 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from writetime.commitlog.encode import encode_mutation
-from writetime.cql.types import parse_type
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Schema, Table
-from writetime.schema.system import SCHEMA_TABLES, system_table_id
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES, system_table_id
+from writetime.cassandra.types.types import parse_type
 
 Cells = Mapping[str, Any]
 

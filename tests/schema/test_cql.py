@@ -8,9 +8,24 @@ from uuid import UUID
 import pytest
 
 from tests.commitlog.examples import COUNTER_TABLE, STATICS_TABLE
-from writetime.schema.cql import identifier, in_order, keyspace_cql, schema_cql, table_cql, type_cql
-from writetime.schema.model import Column, DroppedColumn, Keyspace, Schema, Table, UserType, View
-from writetime.schema.system import TABLES
+from writetime.cassandra.schema.create_statements import (
+    identifier,
+    in_order,
+    keyspace_cql,
+    schema_cql,
+    table_cql,
+    type_cql,
+)
+from writetime.cassandra.schema.model import (
+    Column,
+    DroppedColumn,
+    Keyspace,
+    Schema,
+    Table,
+    UserType,
+    View,
+)
+from writetime.cassandra.schema.system_tables import TABLES
 
 ID, OLD = UUID("11111111-e583-11f1-817f-f173fd8e050e"), UUID("22222222-e583-11f1-817f-f173fd8e050e")
 KEYS = {"p": Column("p", "partition_key", "int", 0), "c": Column("c", "clustering", "text", 0, descending=True)}

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shippers.schema_snapshot import take_snapshot
-from writetime.commitlog.dump import learn
-from writetime.commitlog.segment import scan
-from writetime.cql.types import wire_shape
-from writetime.schema.cql import schema_cql
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Schema
-from writetime.schema.system import TABLES, system_table_id
+from writetime.cassandra.commitlog.mutation_json import learn
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.schema.create_statements import schema_cql
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.schema.system_tables import TABLES, system_table_id
+from writetime.cassandra.types.types import wire_shape
 
 if TYPE_CHECKING:
     from tests.ring.node import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from writetime.schema.ddl import ddl
-from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.cassandra.schema.ddl import ddl
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
 
 ID = UUID(int=7)
 KEY = Column("id", "partition_key", "int", 0)

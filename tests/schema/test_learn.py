@@ -23,13 +23,21 @@ from tests.schema.examples import (
     schema_row,
     table_rows,
 )
-from writetime.columns import why_not
-from writetime.cql.types import parse_type
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.cassandra.schema.system_tables import TABLES, system_table_id
+from writetime.cassandra.types.types import parse_type
 from writetime.errors import SchemaError
-from writetime.model import Bound, Cell, DeletionTime, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
-from writetime.schema.system import TABLES, system_table_id
+from writetime.events.masking import why_not
 
 T = 1_700_000_000_000_000
 DAY = 86_400_000_000

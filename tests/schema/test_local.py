@@ -6,10 +6,17 @@ import random
 import struct
 from uuid import UUID
 
-from writetime.cql.types import parse_type
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.local import PEERS, LocalFacts, Truncation
-from writetime.schema.system import LOCAL
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.node_metadata import PEERS, LocalFacts, Truncation
+from writetime.cassandra.schema.system_tables import LOCAL
+from writetime.cassandra.types.types import parse_type
 
 T = 1_700_000_000_000_000
 TABLE = UUID("11111111-e583-11f1-817f-f173fd8e050e")

@@ -12,10 +12,10 @@ import pytest
 
 from tests.schema.examples import change, create_keyspace, create_table, deleted_row
 from tests.schema.test_learn import learner_of_churn, seconds_to_learn
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, DroppedColumn, Table, UserType
+from writetime.cassandra.schema.snapshot import parse
 from writetime.errors import SchemaError
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, DroppedColumn, Table, UserType
-from writetime.schema.snapshot import parse
 
 T = 1_700_000_000_000_000
 TABLE = Table(

@@ -6,8 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from writetime.cql.types import wire_shape
-from writetime.schema.system import ERASED, LOCAL, LOCAL_TABLES, SCHEMA_TABLES, TABLES, system_table_id
+from writetime.cassandra.schema.system_tables import (
+    ERASED,
+    LOCAL,
+    LOCAL_TABLES,
+    SCHEMA_TABLES,
+    TABLES,
+    system_table_id,
+)
+from writetime.cassandra.types.types import wire_shape
 
 IDS = [
     ("system", "local", "7ad54392-bcdd-35a6-8417-4e047860b377"),

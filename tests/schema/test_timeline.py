@@ -18,10 +18,10 @@ from tests.schema.examples import (
     schema_row,
     table_rows,
 )
-from writetime.model import Mutation, PartitionUpdate
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, Schema, Table
-from writetime.schema.timeline import Timeline
+from writetime.cassandra.model import Mutation, PartitionUpdate
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.timeline import Timeline
 
 T = 1_700_000_000_000_000
 DAY = 86_400_000_000

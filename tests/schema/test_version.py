@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from writetime.schema.model import Column, DroppedColumn, Table, UserType
-from writetime.schema.version import describe, described, schema_version
+from writetime.cassandra.schema.fingerprint import describe, described, schema_version
+from writetime.cassandra.schema.model import Column, DroppedColumn, Table, UserType
 
 TYPES = {
     ("shop", "inner"): UserType("shop", "inner", ("a",), ("int",)),

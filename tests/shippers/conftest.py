@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from shippers.agent import Agent
-from writetime.cdc_settings import CdcSettings
-from writetime.config import ClusterConfig, FillerConfig, NodeConfig, PipelineConfig
+from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.config.pipeline import ClusterConfig, FillerConfig, NodeConfig, PipelineConfig
 from writetime.errors import ShipError
-from writetime.names import NodeName, SegmentName, SegmentRef
-from writetime.store import Store
-from writetime.store.local import LocalStore
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
+from writetime.storage.local import LocalStore
+from writetime.storage.store import Store
 
 NODE = NodeName("ring", "dc1", "host-1")
 SEALED = 1_767_225_600  # 2026-01-01T00:00:00Z

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from writetime.errors import ChecksumMismatch, StoreUnavailable
-from writetime.store import ObjectInfo, Store
+from writetime.storage.store import ObjectInfo, Store
 
 
 class Died(BaseException):

@@ -38,7 +38,7 @@ from tests.ring.node import Node
 from tests.shippers.process import shipping
 from tools.console import progress_apart, step
 from tools.services import ports
-from writetime.store import open_store
+from writetime.storage import open_store
 
 MIB = 1 << 20
 KEYSPACE = "pressure"

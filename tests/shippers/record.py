@@ -21,10 +21,10 @@ from threading import Event
 from typing import Any
 
 from shippers.agent import Agent
-from shippers.node import Link
+from shippers.node_identity import Link
 from tests.ring.cassandra import VERSIONS, Ring
-from writetime.config import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
-from writetime.store import open_store
+from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.storage import open_store
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings" / "shippers"
 _SECONDS = 300

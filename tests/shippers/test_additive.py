@@ -19,16 +19,16 @@ from shippers.agent import Agent
 from tests.recordings import shippers as recorded
 from tests.shippers.conftest import FakeLink, Folder
 from tests.shippers.test_tail import growing
-from writetime import names
-from writetime.batch.asked import read_answers
-from writetime.batch.documents import SegmentInput
-from writetime.batch.node_facts import read_facts
-from writetime.batch.plan import plan_ingest
-from writetime.config import PipelineConfig, ShipConfig
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.snapshot import read as read_snapshot
-from writetime.store import ObjectInfo, Store
-from writetime.store.local import LocalStore
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.snapshot import read as read_snapshot
+from writetime.config.pipeline import PipelineConfig, ShipConfig
+from writetime.pipeline.documents import SegmentInput
+from writetime.pipeline.node_facts import read_facts
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.truncation_reports import read_answers
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo, Store
 
 CLUSTER = "ring"
 LATER = {"a": [1, {"b": None}]}
@@ -161,4 +161,4 @@ def test_the_note_of_who_the_node_is_is_one_that_an_earlier_version_reads(shippe
     assert settings.node is not None
     noted = json.loads((settings.node.state / "node.json").read_text(encoding="utf-8"))
     assert noted.keys() == {"cluster", "datacenter", "host_id", "address", "rack", "release_version", "tokens"}
-    assert names.NodeName(CLUSTER, "dc1", "host-1").path in next(info.name for info in shipped.list("nodes/"))
+    assert layout.NodeName(CLUSTER, "dc1", "host-1").path in next(info.name for info in shipped.list("nodes/"))

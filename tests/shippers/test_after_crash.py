@@ -22,14 +22,14 @@ from shippers.upload import Outcome
 from tests.shippers.conftest import Folder, ref
 from tests.shippers.test_agent import changed
 from tests.shippers.test_upload import take_in
-from writetime.batch.documents import SegmentInput
-from writetime.commitlog import sections
-from writetime.commitlog.descriptor import Descriptor
-from writetime.commitlog.encode import encode_segment
-from writetime.config import PipelineConfig
+from writetime.cassandra.commitlog import sections
+from writetime.cassandra.commitlog.descriptor import Descriptor
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.pipeline.documents import SegmentInput
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 PATIENCE = 300.0

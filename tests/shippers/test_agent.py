@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shippers import report, schema_snapshot, upload, view
+from shippers import report, scan, schema_snapshot, upload
 from shippers.agent import Agent, Mode
 from shippers.lock import only_shipper
 from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
-from writetime import names
-from writetime.commitlog.descriptor import Descriptor
-from writetime.config import PipelineConfig
+from writetime.cassandra.commitlog.descriptor import Descriptor
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ConfigError, ShipError, StoreError, StoreUnavailable
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 SNAPSHOT = {"taken_at": "2026-01-02T03:04:05+00:00", "schema_version": "from-file", "tables": []}
@@ -106,8 +106,8 @@ def test_an_idx_whose_log_was_missed_in_the_listing_is_kept(
     store: LocalStore, folder: Folder, agent_over: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.segment(1)
-    real = view.look
-    monkeypatch.setattr(view, "look", lambda path: [entry for entry in real(path) if not entry.name.endswith(".log")])
+    real = scan.look
+    monkeypatch.setattr(scan, "look", lambda path: [entry for entry in real(path) if not entry.name.endswith(".log")])
     agent_over(store).round()
     assert folder.names == ["CommitLog-7-1.log", "CommitLog-7-1_cdc.idx"]
     (folder.path / "CommitLog-7-1.log").unlink()
@@ -267,7 +267,7 @@ def test_metadata_says_where_a_segment_came_from(store: LocalStore, folder: Fold
 
 
 def statuses(store: LocalStore) -> list[dict[str, Any]]:
-    found = [json.loads(store.read(info.name)) for info in store.list(f"{names.node_documents(NODE)}/")]
+    found = [json.loads(store.read(info.name)) for info in store.list(f"{layout.node_documents(NODE)}/")]
     return sorted(found, key=lambda document: str(document["at"]))
 
 

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 from shippers.agent import Agent
 from shippers.cdc_settings import EVERY_SECONDS, SettingsMonitor, duration_of, parse_settings, size_of, take_settings
 from tests.shippers.conftest import FakeLink
-from writetime.cdc_settings import CdcSettings
+from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.errors import ShipError
-from writetime.store.local import LocalStore
+from writetime.storage.local import LocalStore
 
 GIB = 1 << 30
 SAFE = CdcSettings(cdc_enabled=True, cdc_block_writes=True, cdc_total_space=4 * GIB, commitlog_sync="periodic", commitlog_sync_ms=10_000)

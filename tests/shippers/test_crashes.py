@@ -14,9 +14,9 @@ from shippers import upload
 from shippers.agent import Agent, Mode
 from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm, deletions_too
-from writetime.config import PipelineConfig
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.config.pipeline import PipelineConfig
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 
 def lay_down(folder: Folder) -> dict[int, bytes]:

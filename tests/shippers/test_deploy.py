@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from shippers import metrics
 from writetime.cli import build
-from writetime.config import ShipConfig, load
+from writetime.config.pipeline import ShipConfig, load
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "writetime-ship.service"

@@ -18,11 +18,10 @@ from shippers.agent import Agent, Mode
 from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.store.memory import Fault, MemoryStore
-from writetime import names
 from writetime.errors import ShipError, StoreUnavailable
-from writetime.store import local
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage import layout, local
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 BY_ITSELF = "the same round"
@@ -292,6 +291,6 @@ def test_bytes_that_the_store_damages_every_time_are_never_deleted_here(folder: 
 @pytest.mark.parametrize("content", [b"", b"null", b"[1]", b"\xff\xfe"])
 def test_what_others_wrote_of_the_node_is_not_looked_at(content: bytes, store: LocalStore, folder: Folder, agent_over: MakeAgent) -> None:
     folder.segment(1)
-    for name in (f"{names.node_documents(NODE)}/damaged.json", ref(1).ledger):
+    for name in (f"{layout.node_documents(NODE)}/damaged.json", ref(1).ledger):
         store.put(name, content)
     assert agent_over(store, link=FakeLink()).round().shipped == {Outcome.UPLOADED: 1}

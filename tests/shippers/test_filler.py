@@ -18,13 +18,13 @@ from shippers import agent as agent_module
 from shippers.agent import Agent
 from shippers.filler import own_key
 from shippers.folder import State, classify, look
-from shippers.node import Link
+from shippers.node_identity import Link
 from tests.shippers.conftest import FakeLink, Folder
 from tests.shippers.test_agent import changed
-from writetime.config import FillerConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.cassandra.token_ring import HIGHEST, LOWEST, Member, Ownership, token
+from writetime.config.pipeline import FillerConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ConfigError
-from writetime.ownership import HIGHEST, LOWEST, Member, Ownership, token
-from writetime.store.local import LocalStore
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 FILLER = FillerConfig(table="filler.rows", every_seconds=60)

@@ -10,7 +10,7 @@ from shippers.agent import Agent
 from shippers.upload import Outcome
 from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.store import gcs_stub
-from writetime.store import gcs, open_store
+from writetime.storage import gcs, open_store
 
 
 @pytest.mark.parametrize("lost", [0, 1])

@@ -14,20 +14,20 @@ import tenacity
 from structlog.testing import capture_logs
 
 from shippers import agent as agent_module
-from shippers import guard, spill, upload
+from shippers import disk_space, spill, upload
 from shippers.agent import Agent, Mode
+from shippers.disk_space import Level, Pace, Space
 from shippers.folder import Found, State
-from shippers.guard import Level, Pace, Space
 from shippers.upload import Outcome
 from tests.shippers.conftest import FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from tests.shippers.test_agent import changed, puts
 from tests.store.memory import Fault, MemoryStore
-from writetime.config import NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ShipError, StoreUnavailable
-from writetime.names import SegmentName
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage.checksum import crc32c
+from writetime.storage.layout import SegmentName
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 GIB = 1 << 30
@@ -76,13 +76,13 @@ def test_a_limit_smaller_than_a_segment_is_full() -> None:
 
 def test_measuring(tmp_path: Path) -> None:
     found = [Found(f"CommitLog-7-{n}.log", State.GROWING, SegmentName(n, 7), size=n) for n in (10, 30, 20)]
-    space = guard.measure(tmp_path, found, 4000)
+    space = disk_space.measure(tmp_path, found, 4000)
     assert (space.used, space.limit, space.segment) == (60, 4000, 30)
     assert space.free > 0
     disk = os.statvfs(tmp_path)
-    assert guard.measure(tmp_path, found, None).limit == min(4 * GIB, disk.f_blocks * disk.f_frsize // 8)
+    assert disk_space.measure(tmp_path, found, None).limit == min(4 * GIB, disk.f_blocks * disk.f_frsize // 8)
     with pytest.raises(ShipError, match="cannot be measured"):
-        guard.measure(tmp_path / "nowhere", found, None)
+        disk_space.measure(tmp_path / "nowhere", found, None)
 
 
 def test_the_limit_is_asked_of_the_node(store: LocalStore, folder: Folder, agent_over: MakeAgent, settings: PipelineConfig) -> None:

@@ -19,8 +19,8 @@ from shippers import io_priority, tail
 from shippers.upload import Outcome, ship
 from tests.shippers.conftest import Folder, ref
 from tests.store import gcs_stub
-from writetime.commitlog.encode import encode_segment
-from writetime.store.local import LocalStore
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.storage.local import LocalStore
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_MB = 120

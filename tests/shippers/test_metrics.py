@@ -27,10 +27,10 @@ from tests.shippers.test_agent import changed, failing
 from tests.shippers.test_guard import Down, stuck
 from tests.shippers.test_upload import take_in
 from writetime.cli import build
-from writetime.config import PipelineConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig, ShipConfig
 from writetime.errors import ConfigError
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 

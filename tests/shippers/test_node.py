@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shippers import node
-from shippers.node import Link, NodeFacts, merge
+from shippers import node_identity
+from shippers.node_identity import Link, NodeFacts, merge
 from tests.shippers.conftest import FakeLink
-from writetime.config import NodeConfig, PipelineConfig
+from writetime.config.pipeline import NodeConfig, PipelineConfig
 from writetime.errors import ConfigError, ShipError
 
 FACTS = FakeLink().facts_now
@@ -62,19 +62,19 @@ def test_a_configuration_without_node(settings: PipelineConfig) -> None:
 
 def test_notes(tmp_path: Path) -> None:
     facts = NodeFacts(**FACTS)
-    assert node.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw")) == tmp_path / "cdc_raw.writetime" / "node.json"
-    path = node.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw", state_dir=tmp_path / "state"))
+    assert node_identity.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw")) == tmp_path / "cdc_raw.writetime" / "node.json"
+    path = node_identity.notes_file(NodeConfig(cdc_raw=tmp_path / "cdc_raw", state_dir=tmp_path / "state"))
     assert path == tmp_path / "state" / "node.json"
-    assert node.recall(path) == {}
-    node.remember(path, facts)
-    node.remember(path, facts)
-    assert node.recall(path) == FACTS
+    assert node_identity.recall(path) == {}
+    node_identity.remember(path, facts)
+    node_identity.remember(path, facts)
+    assert node_identity.recall(path) == FACTS
     for damaged in (b"", b"[]", b'{"unknown": 1}'):
         path.write_bytes(damaged)
-        assert node.recall(path) == {}
+        assert node_identity.recall(path) == {}
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ShipError, match=r"node\.state_dir"):
-        node.remember(tmp_path / "file" / "node.json", facts)
+        node_identity.remember(tmp_path / "file" / "node.json", facts)
 
 
 def test_a_node_that_does_not_answer(tmp_path: Path) -> None:

@@ -15,17 +15,17 @@ import pytest
 from shippers.after_crash import drain, settle
 from shippers.agent import Agent
 from shippers.folder import State, classify, look
-from shippers.node import Link
+from shippers.node_identity import Link
 from shippers.open_file_probe import nobody_writes
 from shippers.upload import Outcome
 from tests.ring.cassandra import VERSIONS, Ring
-from writetime import names, parts
-from writetime.cdc_settings import CdcSettings
-from writetime.config import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ConfigError, ShipError
-from writetime.names import SegmentRef
-from writetime.schema.learn import SchemaLearner
-from writetime.store.local import LocalStore
+from writetime.storage import layout, segment_parts
+from writetime.storage.layout import SegmentRef
+from writetime.storage.local import LocalStore
 
 pytestmark = pytest.mark.cassandra
 
@@ -146,7 +146,7 @@ def test_parts_are_the_beginning_of_what_the_node_seals(settings: PipelineConfig
         # The node syncs once a second: a segment of 1 MiB has to last for some of these.
         time.sleep(0.25)
         assert agent.round().ok
-        for ref, part in parts.found(store, "cdc_parts/"):
+        for ref, part in segment_parts.found(store, "cdc_parts/"):
             if part.info.name not in kept.setdefault(ref, {}):
                 kept[ref][part.info.name] = store.read(part.info.name)
     for ref in whole:
@@ -174,12 +174,12 @@ def test_segments_go_as_the_node_seals_them(settings: PipelineConfig, link: Link
     assert not before.keys() & set(completed(cassandra_node.cdc_raw))
     facts = link.facts()
     assert all(info.metadata["host_id"] == facts["host_id"] for info in shipped.values())
-    assert [info.name.endswith(f"-{link.schema_version()}-agreed.json") for info in store.list(names.schema_prefix(facts["cluster"]))] == [
+    assert [info.name.endswith(f"-{link.schema_version()}-agreed.json") for info in store.list(layout.schema_prefix(facts["cluster"]))] == [
         True
     ]
     session.execute(f"ALTER TABLE {KEYSPACE}.orders ADD later int")
     agent.round()
-    assert len(list(store.list(names.schema_prefix(facts["cluster"])))) == 2
+    assert len(list(store.list(layout.schema_prefix(facts["cluster"])))) == 2
     session.execute(insert, ("t", 0, "the node goes on"))
 
 

@@ -17,16 +17,16 @@ from structlog.testing import capture_logs
 
 from shippers import cdc_settings, report
 from shippers.agent import Agent
-from shippers.guard import Level, Space
+from shippers.disk_space import Level, Space
 from shippers.metrics import Sight, TailSeen
-from shippers.node import NodeFacts
+from shippers.node_identity import NodeFacts
 from shippers.report import Reported
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
-from writetime.cdc_settings import CdcSettings
-from writetime.config import PipelineConfig, ShipConfig
+from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.config.pipeline import PipelineConfig, ShipConfig
 from writetime.errors import StoreError, StoreUnavailable
-from writetime.store.local import LocalStore
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 NOON = datetime(2026, 5, 4, 12, 5, 1, tzinfo=UTC)

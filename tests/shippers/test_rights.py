@@ -18,13 +18,13 @@ from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import FaultyStore
 from tests.shippers.test_tail import growing, shipped
-from writetime import names
-from writetime.config import PipelineConfig, ShipConfig
+from writetime.config.pipeline import PipelineConfig, ShipConfig
 from writetime.errors import StoreError
-from writetime.names import NodeName, SegmentRef
-from writetime.store import ObjectInfo, Store
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
+from writetime.storage.layout import NodeName, SegmentRef
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo, Store
 
 MakeAgent = Callable[..., Agent]
 PREFIXES = ("cdc", "cdc_parts", "schemas", "nodes", "truncations")
@@ -177,5 +177,5 @@ def test_the_names_of_a_node_lie_under_its_prefixes() -> None:
     """The rights in the documentation are made of these."""
     segment = SegmentRef(NODE, ref(1).segment)
     own = {f"{prefix}/{NODE.path}/" for prefix in PREFIXES}
-    found = [segment.incoming, segment.conflict(1), segment.part(0, 9), f"{names.node_documents(NODE)}/x.json"]
+    found = [segment.incoming, segment.conflict(1), segment.part(0, 9), f"{layout.node_documents(NODE)}/x.json"]
     assert all(any(name.startswith(prefix) for prefix in own) for name in found)

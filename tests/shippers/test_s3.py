@@ -13,8 +13,8 @@ import pytest
 from tests import s3_server
 from tests.shippers.conftest import Folder, ref
 from tests.store.conftest import s3
-from writetime.store import open_store
-from writetime.store.checksum import crc32c
+from writetime.storage import open_store
+from writetime.storage.checksum import crc32c
 
 __all__ = ["s3"]
 

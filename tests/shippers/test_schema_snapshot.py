@@ -11,8 +11,8 @@ import pytest
 from cassandra.util import OrderedMapSerializedKey, SortedSet, sortedset
 
 from shippers.schema_snapshot import TABLES, plain, take_snapshot
-from writetime.schema.snapshot import parse
-from writetime.schema.system import SCHEMA_TABLES
+from writetime.cassandra.schema.snapshot import parse
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 
 TABLE_ID = UUID("5bc52802-de25-35ed-aeab-188eecebb090")
 COLUMNS = {

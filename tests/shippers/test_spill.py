@@ -17,14 +17,14 @@ from structlog.testing import capture_logs
 from shippers import agent as agent_module
 from shippers import spill
 from shippers.agent import Agent, Mode
+from shippers.disk_space import Level, Space
 from shippers.folder import Found, State
-from shippers.guard import Level, Space
 from tests.shippers.conftest import Folder, ref
 from tests.shippers.test_guard import Down
-from writetime.config import NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ShipError
-from writetime.names import SegmentName
-from writetime.store.local import LocalStore
+from writetime.storage.layout import SegmentName
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 GIB = 1 << 30

@@ -27,13 +27,13 @@ from tests.ring import packed
 from tests.ring.recording import Recording
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
-from writetime import names, parts
-from writetime.commitlog.encode import encode_segment
-from writetime.config import PipelineConfig
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import ShipError, StoreUnavailable
-from writetime.names import SegmentName, SegmentRef
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage import layout, segment_parts
+from writetime.storage.checksum import crc32c
+from writetime.storage.layout import SegmentName, SegmentRef
+from writetime.storage.local import LocalStore
 
 FACTS = {"host_id": NODE.host_id}
 WRITTEN = 1_767_225_600.0
@@ -102,9 +102,9 @@ def made(folder: Path, data: bytes) -> Segment:
 def shipped(store: LocalStore, of: SegmentRef) -> bytes:
     """What the parts hold together, as readers choose them; where parts overlap they have to hold the same bytes."""
     data = b""
-    for part in parts.run(parts.of(store, of), 0):
+    for part in segment_parts.run(segment_parts.of(store, of), 0):
         data = data[: part.start] + store.read(part.info.name)
-    for part in parts.of(store, of):
+    for part in segment_parts.of(store, of):
         content = store.read(part.info.name)
         assert content == data[part.start : part.end]
         assert (part.info.crc32c, part.info.metadata["crc32c"]) == (crc32c(content), str(crc32c(content)))
@@ -113,7 +113,7 @@ def shipped(store: LocalStore, of: SegmentRef) -> bytes:
 
 def apart(store: LocalStore, of: SegmentRef) -> bool:
     """Whether no byte lies in two parts."""
-    found = parts.of(store, of)
+    found = segment_parts.of(store, of)
     return all(one.end <= other.start for one, other in itertools.pairwise(found))
 
 
@@ -129,7 +129,7 @@ def test_parts_are_what_the_node_has_synced(kind: str, recorded: Callable[[str],
             assert shipped(store, segment.ref) == segment.data[: segment.ends[count - 1][0]]
             assert each.reached(segment.ref) == segment.ends[count - 1]
             assert apart(store, segment.ref)
-    last = parts.of(store, segment.ref)[-1]
+    last = segment_parts.of(store, segment.ref)[-1]
     assert last.info.metadata["logical_to"] == str(segment.ends[-1][1])
     assert (last.info.metadata["sealed_at"], last.info.metadata["host_id"]) == ("2026-01-01T00:00:00+00:00", NODE.host_id)
 
@@ -189,7 +189,7 @@ def test_parts_together_are_what_was_synced_whatever_happens(
                 weather[:] = []
                 list(each.ship(segment.ref, synced, WRITTEN, FACTS))
             assert shipped(store, segment.ref) == segment.data[: segment.ends[count - 1][0]]
-            assert all(part.info.size <= most + 20 for part in parts.of(store, segment.ref))
+            assert all(part.info.size <= most + 20 for part in segment_parts.of(store, segment.ref))
             assert apart(store, segment.ref)
 
 
@@ -240,12 +240,12 @@ def growing(folder: Folder, number: int = 7, count: int = 3, of: int = 5, seed: 
 def test_parts_with_other_bytes_stop_the_tail_and_nothing_else(store: LocalStore, folder: Folder) -> None:
     other = growing(folder, seed=b"o")
     list(Tail(store, folder.path, folder.path.parent / "state").ship(other.ref, other.ends[2][1], WRITTEN, FACTS))
-    before = {part.info.name: part.info.generation for part in parts.of(store, other.ref)}
+    before = {part.info.name: part.info.generation for part in segment_parts.of(store, other.ref)}
     segment = growing(folder)
     for _ in range(2):
         with pytest.raises(ShipError, match="holds other bytes"):
             list(Tail(store, folder.path, folder.path.parent / "state").ship(segment.ref, segment.ends[2][1], WRITTEN, FACTS))
-    assert {part.info.name: part.info.generation for part in parts.of(store, other.ref)} == before
+    assert {part.info.name: part.info.generation for part in segment_parts.of(store, other.ref)} == before
 
 
 def test_a_part_damaged_on_its_way_is_noticed(store: LocalStore, folder: Folder) -> None:
@@ -427,7 +427,7 @@ def test_tails_are_shipped_between_two_rounds(store: LocalStore, folder: Folder,
 
     agent_over(Growing(store), config=slow, stop=stop).run(Mode.SERVICE)
     assert shipped(store, segment.ref) == segment.data
-    assert [part.end for part in parts.of(store, segment.ref)] == [end for end, _ in segment.ends]
+    assert [part.end for part in segment_parts.of(store, segment.ref)] == [end for end, _ in segment.ends]
 
 
 def test_the_schema_goes_before_what_may_need_it(
@@ -552,4 +552,4 @@ def test_it_may_die_between_any_two_steps(
         if not faults.struck:
             break
     assert died >= 8, "before and after each of four parts"
-    assert names.part_range(parts.of(LocalStore(tmp_path / "bucket-0"), segment.ref)[0].info.name)[0] == 0
+    assert layout.part_range(segment_parts.of(LocalStore(tmp_path / "bucket-0"), segment.ref)[0].info.name)[0] == 0

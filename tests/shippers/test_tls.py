@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from shippers.node import Link
-from writetime.config import NodeConfig, TlsConfig, load
+from shippers.node_identity import Link
+from writetime.config.pipeline import NodeConfig, TlsConfig, load
 from writetime.errors import ConfigError, ShipError
 
 

@@ -16,16 +16,16 @@ import pytest
 from shippers import truncations
 from shippers.agent import Agent
 from tests.shippers.conftest import NODE, FakeLink
-from writetime import names
-from writetime.config import PipelineConfig
-from writetime.store.local import LocalStore
+from writetime.config.pipeline import PipelineConfig
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 MakeAgent = Callable[..., Agent]
 RECORD = {"table_id": str(UUID(int=7)), "segment": 1_777_000_000_000, "position": 4711, "at": 1_777_000_123_456}
 
 
 def shipped(store: LocalStore) -> list[list[dict[str, Any]]]:
-    found = sorted(store.list(names.truncations_prefix(NODE.cluster)), key=lambda info: info.created)
+    found = sorted(store.list(layout.truncations_prefix(NODE.cluster)), key=lambda info: info.created)
     return [json.loads(store.read(info.name))["truncated_at"] for info in found]
 
 
@@ -44,7 +44,7 @@ def test_records_are_shipped_when_they_change(store: LocalStore, agent_over: Mak
     agent.round()
     agent.round()
     assert shipped(store) == [[], [RECORD]]
-    assert {names.NodeName.of_truncations(info.name) for info in store.list(names.truncations_prefix(NODE.cluster))} == {NODE}
+    assert {layout.NodeName.of_truncations(info.name) for info in store.list(layout.truncations_prefix(NODE.cluster))} == {NODE}
 
 
 def test_a_new_run_does_not_ship_the_same_again(store: LocalStore, agent_over: MakeAgent) -> None:

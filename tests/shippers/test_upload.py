@@ -14,11 +14,11 @@ from shippers.upload import Outcome, ship
 from tests.shippers.conftest import SEALED, Folder, ref
 from tests.shippers.faults import FaultyStore
 from tests.store.memory import Fault, MemoryStore
-from writetime.batch.documents import SegmentInput
 from writetime.errors import ShipError, StoreError, StoreUnavailable
-from writetime.names import SegmentRef
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.pipeline.documents import SegmentInput
+from writetime.storage.checksum import crc32c
+from writetime.storage.layout import SegmentRef
+from writetime.storage.local import LocalStore
 
 SEALED_AT = datetime.fromtimestamp(SEALED, UTC)
 

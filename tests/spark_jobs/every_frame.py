@@ -1,4 +1,4 @@
-"""Scanning and routing in the plain way: every frame a row of its own, every digest too. What `spark_jobs.scan` has to come to."""
+"""Scanning and routing in the plain way: every frame a row of its own, every digest too. What `spark_jobs.stages.scan` has to come to."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_jobs.scan import Routes as Routes
-from spark_jobs.scan import chunked
-from spark_jobs.scan import key_bucket as key_bucket
-from writetime.commitlog.keystore import Keystore
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import peek, scan
+from spark_jobs.stages.scan import Routes as Routes
+from spark_jobs.stages.scan import chunked
+from spark_jobs.stages.scan import key_bucket as key_bucket
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import peek, scan
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
 from writetime.errors import DecodeError, MalformedMutation, ObjectNotFound, SchemaError, SegmentError, UnknownTable
-from writetime.schema.system import SCHEMA_TABLES
-from writetime.store import open_store
+from writetime.storage import open_store
 
 Batches = Iterable[pa.RecordBatch]
 

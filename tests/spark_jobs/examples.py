@@ -14,23 +14,30 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_jobs.events import EventPlan, TypedEvents, typed
-from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
-from spark_jobs.join import FOLDED, FoldPlan, joiner
-from spark_jobs.packs import pack, unpacked
-from spark_jobs.pages import PAGES
-from spark_jobs.scan import ROUTED, Batches
-from spark_jobs.shards import Record
-from writetime.batch.truncations import Cuts
-from writetime.columns import Rules
-from writetime.commitlog.encode import encode_mutation
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import peek
-from writetime.cql.types import CollectionType, UdtType, parse_type
+from spark_jobs.stages.event_pages import PAGES
+from spark_jobs.stages.explode import ITEMS, ORDER, ExplodePlan, exploder
+from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
+from spark_jobs.stages.row_packs import pack, unpacked
+from spark_jobs.stages.scan import ROUTED, Batches
+from spark_jobs.stages.typed_events import EventPlan, TypedEvents, typed
+from spark_jobs.state.shards import Record
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import peek
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.model import Column, Schema, Table, UserType
+from writetime.cassandra.types.types import CollectionType, UdtType, parse_type
 from writetime.errors import DecodeError
-from writetime.join.flat import Engine
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema, Table, UserType
+from writetime.events.masking import Rules
+from writetime.pipeline.truncations import Cuts
 
 NOW = 1_700_000_000
 THEN = (NOW - 100) * 1_000_000

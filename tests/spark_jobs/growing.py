@@ -10,14 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.scan import Routes, router, surveyor, task_rows
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Mark, Sealed, SegmentInput, SegmentOutcome
-from writetime.batch.plan import plan_ingest, seal
-from writetime.commitlog import frames, sections
-from writetime.commitlog.descriptor import Descriptor
-from writetime.store import Store
+from spark_jobs.stages.scan import Routes, router, surveyor, task_rows
+from writetime.cassandra.commitlog import frames, sections
+from writetime.cassandra.commitlog.descriptor import Descriptor
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Mark, Sealed, SegmentInput, SegmentOutcome
+from writetime.pipeline.planner import plan_ingest, seal
+from writetime.storage import layout
+from writetime.storage.store import Store
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def ends(data: bytes) -> list[int]:
     return found
 
 
-def put_part(store: Store, ref: names.SegmentRef, data: bytes, start: int, end: int, written: datetime = NOW) -> str:
+def put_part(store: Store, ref: layout.SegmentRef, data: bytes, start: int, end: int, written: datetime = NOW) -> str:
     """Ship bytes [start, end) of a segment's file; the part's name."""
     name = ref.part(start, end)
     store.put(name, data[start:end], if_generation=0, metadata={"sealed_at": written.isoformat()})

@@ -29,14 +29,14 @@ from spark_jobs import shelve
 from tests.spark_jobs.pipeline import Pipeline
 from tools import verify
 from tools.console import say
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Sealed
-from writetime.batch.plan import plan_replay
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.segment import scan
-from writetime.cql.names import to_changes_namespace, to_column
-from writetime.names import NodeName, SegmentName, SegmentRef
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.segment import scan
+from writetime.events.naming import to_changes_namespace, to_column
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.planner import plan_replay
+from writetime.storage import layout
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
 
 PIECES = 6
 """Segments that each node's log is cut into."""
@@ -102,7 +102,7 @@ class Orders:
         pipeline = Pipeline.create(self.folder / f"order-{seed}")
         source = self.shipped.store
         for info in source.list(""):
-            if not info.name.startswith(names.incoming_prefix(self.shipped.cluster)):
+            if not info.name.startswith(layout.incoming_prefix(self.shipped.cluster)):
                 pipeline.store.put(info.name, source.read(info.name), metadata=info.metadata)
         return pipeline
 
@@ -136,7 +136,7 @@ class Orders:
         end = max(moments).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
         manifest = plan_replay(pipeline.store, pipeline.cluster, start=start, end=end, now=datetime.now(UTC))
         assert manifest is not None
-        assert all(names.is_packed(segment.object) for segment in manifest.segments)
+        assert all(layout.is_packed(segment.object) for segment in manifest.segments)
         sealed = pipeline.run(manifest)
         archive(pipeline.store, pipeline.cluster, sealed.number)
         self._check(order, sealed, len(pieces))
@@ -188,7 +188,7 @@ def _log(pipeline: Pipeline, number: int) -> tuple[NodeName, SegmentName, dateti
     """A node with its first segment's name and time, and every body of its log in order."""
     info = pipeline.node(number)
     node = NodeName(pipeline.cluster, info.datacenter, info.host_id)
-    segments = [entry for entry in pipeline.store.list(names.incoming_prefix(pipeline.cluster)) if f"/{info.host_id}/" in entry.name]
+    segments = [entry for entry in pipeline.store.list(layout.incoming_prefix(pipeline.cluster)) if f"/{info.host_id}/" in entry.name]
     refs = sorted((SegmentRef.from_object(entry.name).segment, entry.name, entry.metadata["sealed_at"]) for entry in segments)
     scans = [scan(pipeline.store.read(name)) for _, name, _ in refs]
     bodies = [found.body(frame) for found in scans for frame in found.frames]

@@ -17,12 +17,12 @@ from tests.ring.recording import NodeInfo, Recording
 from tests.spark_jobs.conf import spark_conf
 from tools import demo
 from tools.site import Site
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import LedgerEntry, Manifest, Sealed
-from writetime.batch.plan import plan_ingest
-from writetime.config import PipelineConfig, load
-from writetime.store import Store, open_store
+from writetime.config.pipeline import PipelineConfig, load
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import LedgerEntry, Manifest, Sealed
+from writetime.pipeline.planner import plan_ingest
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Pipeline:
     def incoming(self, node: int, filename: str) -> str:
         """Name in the bucket of a node's segment."""
         info = self.node(node)
-        where = names.NodeName(self.cluster, info.datacenter, info.host_id)
-        return names.SegmentRef(where, names.SegmentName.parse(filename)).incoming
+        where = layout.NodeName(self.cluster, info.datacenter, info.host_id)
+        return layout.SegmentRef(where, layout.SegmentName.parse(filename)).incoming
 
     def stage(self) -> list[Path]:
         """The nodes' cdc_raw folders, in the order of the nodes."""
@@ -91,13 +91,13 @@ class Pipeline:
         return sealed
 
     def ledger(self, name: str) -> LedgerEntry:
-        entry = LedgerEntry.read(self.store, names.SegmentRef.from_object(name).ledger)
+        entry = LedgerEntry.read(self.store, layout.SegmentRef.from_object(name).ledger)
         assert entry is not None
         return entry
 
     def forget(self, name: str) -> None:
         """Take away the ledger's entry of a segment, as care of the archive does in time: then nobody knows that it was taken in before."""
-        self.store.delete(names.SegmentRef.from_object(name).ledger)
+        self.store.delete(layout.SegmentRef.from_object(name).ledger)
 
     def rows(self, namespace: str, table: str) -> list[dict[str, Any]]:
         catalog = SqlCatalog("lake", uri=f"sqlite:///{self.site.catalog}")

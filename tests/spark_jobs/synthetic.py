@@ -17,21 +17,28 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
-from spark_jobs.shards import Shard
+from spark_jobs.state.shards import Shard
 from tests.schema.examples import create_keyspace, create_table
 from tests.spark_jobs.conf import spark_conf
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.plan import history, plan_ingest
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.config import PipelineConfig, load
-from writetime.cql.ordered import split_record_key
-from writetime.join import flat
-from writetime.model import Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema, Table
-from writetime.schema.system import LOCAL, TABLES
-from writetime.store import Store, open_store
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.model import (
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    Row,
+)
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.system_tables import LOCAL, TABLES
+from writetime.cassandra.types.byte_comparable import split_record_key
+from writetime.config.pipeline import PipelineConfig, load
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.planner import history, plan_ingest
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 CLUSTER = "made up"
 START = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -177,7 +184,7 @@ class Ring:
     def finish(self, host: str, at: float) -> str:
         """The node has finished its segment and begins another. Gives the name under which `ship` puts it."""
         node = self.nodes[host]
-        ref = names.SegmentRef(names.NodeName(CLUSTER, "dc1", host), names.SegmentName(id=node.segment, version=7))
+        ref = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", host), layout.SegmentName(id=node.segment, version=7))
         (self.folder / "finished").mkdir(exist_ok=True)
         kept = self.folder / "finished" / f"{host}-{node.segment}"
         kept.write_bytes(node.bytes)
@@ -187,7 +194,7 @@ class Ring:
 
     def ship(self, *incoming: str) -> None:
         for name in incoming:
-            ref = names.SegmentRef.from_object(name)
+            ref = layout.SegmentRef.from_object(name)
             kept = self.folder / "finished" / f"{ref.node.host_id}-{ref.segment.id}"
             self.store.put(name, kept.read_bytes(), if_generation=0, metadata={"sealed_at": kept.with_suffix(".at").read_text()})
 
@@ -230,10 +237,10 @@ class Ring:
         ((table_id, versions),) = sealed.state.items()
         found: list[tuple[int, int] | int] = []
         for bucket, version in enumerate(versions.buckets):
-            uri = self.folder / "bucket" / names.state_shard(CLUSTER, table_id, versions.generation, bucket)
+            uri = self.folder / "bucket" / layout.state_shard(CLUSTER, table_id, versions.generation, bucket)
             for key, state in Shard(str(uri), version).scan(b"", b"\xff"):
                 pk, row = split_record_key(key)
-                line = flat.decode(state).clustering if row else None
+                line = row_codec.decode(state).clustering if row else None
                 found.append((number(pk), number(line[0])) if line else number(pk))
         return found
 

@@ -13,9 +13,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
 from tests.spark_jobs.synthetic import CLUSTER, Ring, delete_partition, insert
-from writetime.batch.documents import total
-from writetime.batch.plan import read_sealed
 from writetime.errors import AccountingMismatch
+from writetime.pipeline.documents import total
+from writetime.pipeline.planner import read_sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -11,15 +11,15 @@ from confluent_kafka import Producer
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import publish
-from spark_jobs.kafka import _OWNER_KEY, Position, read_progress
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.kafka import _OWNER_KEY, Position, read_progress
 from tests.spark_jobs.synthetic import CLUSTER, Ring, insert
 from tests.spark_jobs.test_kafka import consume
-from writetime import names
-from writetime.batch.plan import read_manifest
-from writetime.batch.publish import Published, read_published
-from writetime.config import KafkaConfig, PipelineConfig
-from writetime.envelope import progress_topic
+from writetime.config.pipeline import KafkaConfig, PipelineConfig
+from writetime.events.envelope import progress_topic
+from writetime.pipeline.planner import read_manifest
+from writetime.pipeline.publish_progress import Published, read_published
+from writetime.storage import layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 def as_before(ring: Ring, kafka: KafkaConfig) -> None:
     """Take away what the version before did not write."""
     for what in ("config", "absent", "verdicts", "archiver"):
-        ring.store.delete(names.batch_object(CLUSTER, 1, what))
-    ring.store.delete(names.owner(CLUSTER))
-    note = json.loads(ring.store.read(names.published(CLUSTER)))
-    ring.store.put(names.published(CLUSTER), json.dumps({key: value for key, value in note.items() if key != "id"}).encode())
+        ring.store.delete(layout.batch_object(CLUSTER, 1, what))
+    ring.store.delete(layout.owner(CLUSTER))
+    note = json.loads(ring.store.read(layout.published(CLUSTER)))
+    ring.store.put(layout.published(CLUSTER), json.dumps({key: value for key, value in note.items() if key != "id"}).encode())
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(kafka.publishers):
         producer.produce(progress_topic(kafka.topic_prefix), key=_OWNER_KEY, value=None, partition=number)
@@ -44,7 +44,7 @@ def test_what_the_version_before_made_is_adopted(tmp_path: Path, kafka_broker: s
     ring.write(insert(1, 1, 1, name=1))
     ring.finish_and_ship(10)
     manifest = ring.plan(100)
-    ring.store.put(names.batch_object(CLUSTER, 1, "manifest"), manifest.model_dump_json(exclude={"id"}).encode())
+    ring.store.put(layout.batch_object(CLUSTER, 1, "manifest"), manifest.model_dump_json(exclude={"id"}).encode())
     with monkeypatch.context() as patch:
         patch.setattr(Warehouse, "_claim", lambda _: {})
         ring.run(read_manifest(ring.store, CLUSTER, 1))

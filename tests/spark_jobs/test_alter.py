@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import join
+from spark_jobs.stages import merge_stream
 from tests.schema.examples import change, column_row, deleted_row, dropped_row
 from tests.spark_jobs import examples
 from tests.spark_jobs.examples import NOW, ORDERS, THEN
 from tests.spark_jobs.synthetic import Ring, delete_row, folded, insert, micros, update
 from tests.spark_jobs.test_join import stored
-from writetime.commitlog.encode import encode_mutation
-from writetime.schema.model import DroppedColumn, Schema
-from writetime.schema.system import TABLES
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.schema.model import DroppedColumn, Schema
+from writetime.cassandra.schema.system_tables import TABLES
 
 SYSTEM = Schema(tables=TABLES)
 
@@ -103,7 +103,7 @@ def test_a_batch_that_sees_a_drop_and_the_column_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_hand", [1, 2, 8192])
 def test_all_partitions_of_a_shard_are_looked_at_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_hand: int) -> None:
-    monkeypatch.setattr(join, "_ROWS_AT_HAND", at_hand)
+    monkeypatch.setattr(merge_stream, "_ROWS_AT_HAND", at_hand)
     # Partition 1 has one row, partition 2 two, and so on.
     rows = [examples.insert(ORDERS, key, {"name": "n"}, line) for key in range(1, 5) for line in range(key)]
     shard = stored(tmp_path, examples.folded(map(examples.frame, rows)))

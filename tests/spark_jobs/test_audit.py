@@ -19,14 +19,13 @@ from tests.bootstrap.test_run import NOW as START
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_shelve import configured
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.audit import AuditReport, Gap, ranges
-from writetime.batch.documents import Sealed
-from writetime.bootstrap import run as runs
-from writetime.bootstrap.run import LOWEST
+from writetime.cassandra.schema.model import Table
 from writetime.errors import ConfigError
-from writetime.schema.model import Table
-from writetime.store import open_store
+from writetime.pipeline.audit import AuditReport, Gap, ranges
+from writetime.pipeline.bootstrap import run as runs
+from writetime.pipeline.bootstrap.run import LOWEST
+from writetime.pipeline.documents import Sealed
+from writetime.storage import layout, open_store
 
 pytestmark = pytest.mark.spark
 
@@ -81,8 +80,8 @@ def test_what_the_archive_has_let_go_is_no_gap(tmp_path: Path) -> None:
     kept = datetime(2026, 5, 4, 12, tzinfo=UTC)
     sealed = Sealed(number=1, kind="maintain", sealed_at=kept, segments=[], accounting=[], state={}, kept_from=int(kept.timestamp()))
     store = open_store(config.bucket)
-    store.put(names.batch_object(config.cluster.name, 1, "manifest"), b"{}")
-    store.put(names.batch_object(config.cluster.name, 1, "sealed"), sealed.to_bytes())
+    store.put(layout.batch_object(config.cluster.name, 1, "manifest"), b"{}")
+    store.put(layout.batch_object(config.cluster.name, 1, "sealed"), sealed.to_bytes())
     with pytest.raises(ConfigError, match=r"no longer holds.*from 2026-05-04T12:00:00Z on"):
         run(config, kept - timedelta(minutes=1), kept + timedelta(hours=1))
     # From there on it looks further, and finds no catalog to start Spark with.

@@ -10,11 +10,12 @@ import pytest
 
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, insert
 from tests.spark_jobs.test_quarantine_table import run
-from writetime import frame_ranges, names
-from writetime.batch.archive import mark_for_retry
-from writetime.batch.check import check_segment
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.segment import MOST_PROBLEMS, scan
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.segment import MOST_PROBLEMS, scan
+from writetime.pipeline.archiver import mark_for_retry
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.segment_check import check_segment
+from writetime.storage import layout
 
 MANY = 5 * MOST_PROBLEMS
 
@@ -58,8 +59,8 @@ BOMBS: list[tuple[Callable[[int, bytes], bytes], bool]] = [
 """With whether its good frame comes in all the same."""
 
 
-def ref(number: int) -> names.SegmentRef:
-    return names.SegmentRef(names.NodeName(CLUSTER, "dc1", "a"), names.SegmentName(number, 7))
+def ref(number: int) -> layout.SegmentRef:
+    return layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", "a"), layout.SegmentName(number, 7))
 
 
 def test_what_ingest_would_say_of_each(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_each_is_one_problem_and_all_others_go_on(tmp_path: Path) -> None:
     assert all(len(found) == 1 for found in problems.values())
     assert ring.current().keys() == wanted
     assert all(account.balanced for account in sealed.accounting)
-    kept = {info.name: info.size for info in ring.store.list(names.quarantine_prefix(CLUSTER))}
+    kept = {info.name: info.size for info in ring.store.list(layout.quarantine_prefix(CLUSTER))}
     assert len(kept) == 2 * len(BOMBS), "bytes and a note of each"
     for (problem,) in problems.values():
         assert problem.size > frame_ranges.BROUGHT

@@ -21,18 +21,18 @@ from fastapi.testclient import TestClient
 
 from benchmarks.page import Everybody
 from spark_jobs import publish
-from spark_jobs.events import EventPlan, TypedEvents
+from spark_jobs.stages.typed_events import EventPlan, TypedEvents
 from tests.damage import flip_a_byte_of_a_captured_frame
 from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN, events_of, folded, frame, insert, of_kind, paged
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tools import ROOT, verify
-from writetime.batch.plan import read_manifest
+from writetime.cassandra.model import Mutation
 from writetime.cli import main
-from writetime.config import ColumnsConfig, FilesConfig, KafkaConfig
-from writetime.model import Mutation
-from writetime.status.batches import Batches
-from writetime.status.quarantine import quarantined
+from writetime.config.pipeline import ColumnsConfig, FilesConfig, KafkaConfig
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.planner import read_manifest
+from writetime.pipeline.quarantine.contents import quarantined
 
 
 def told(rules: ColumnsConfig, *mutations: Mutation) -> list[tuple[int | None, dict[str, Any]]]:

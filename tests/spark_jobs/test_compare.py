@@ -14,10 +14,10 @@ from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_row, folded, insert, update
 from tools import ROOT
-from writetime import names
-from writetime.batch.documents import Sealed
-from writetime.batch.plan import plan_replay
-from writetime.cql.names import to_changes_namespace, to_namespace
+from writetime.events.naming import to_changes_namespace, to_namespace
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.planner import plan_replay
+from writetime.storage import layout
 
 
 def replayed(ring: Ring, hours: int) -> Sealed:
@@ -38,7 +38,7 @@ def table(ring: Ring, namespace: str) -> list[dict[str, Any]]:
 
 def everything(ring: Ring) -> dict[str, int]:
     """Objects of the bucket, with their generations, and files of the warehouse, with their sizes, that are no replay's."""
-    chain = names.part(names.beside(CLUSTER, "check"))
+    chain = layout.part(layout.beside(CLUSTER, "check"))
     objects = {info.name: info.generation for info in ring.store.list("") if chain not in info.name.split("/")}
     mine = {to_namespace("shop", "check"), to_changes_namespace("shop", "check")}
     files = [path for path in (ring.folder / "lake" / "warehouse").rglob("*") if path.is_file() and not mine & set(path.parts)]

@@ -18,23 +18,32 @@ import yaml
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
-from spark_jobs.changes import GENERIC, KINDS
 from spark_jobs.data_source import OPTIONS, CassandraCommitlog
 from spark_jobs.session import spark_session
+from spark_jobs.stages.segment_rows import GENERIC, KINDS
 from tests.commitlog.packed import PACKINGS, pack
 from tests.damage import flip_a_byte_of_a_captured_frame
 from tests.ring.recording import Recording
 from tests.schema.examples import change, create_keyspace, create_table, schema_row
 from tests.spark_jobs.examples import COUNTS, EVERYTHING, KEYS_ONLY, ORDERS, SCHEMA, THEN, TYPES, cells, delete, insert, table
 from tests.spark_jobs.pipeline import Pipeline
-from writetime import archived
-from writetime.commitlog.dump import dump_lines
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.frames import encode_frame
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.frames import encode_frame
+from writetime.cassandra.commitlog.mutation_json import dump_lines
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.system_tables import TABLES
 from writetime.errors import ConfigError, CorruptFrame, ObjectNotFound, UnknownTable
-from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import Schema, Table
-from writetime.schema.system import TABLES
+from writetime.storage import segment_object
 
 LATER = THEN + 5
 
@@ -290,7 +299,7 @@ def test_typed_values_of_every_type(tmp_path: Path) -> None:
 
 
 def _in_spark(name: str) -> str:
-    from writetime.cql.names import to_column
+    from writetime.events.naming import to_column
 
     return to_column(name)
 
@@ -483,7 +492,7 @@ def test_segments_that_the_archive_has_packed(tmp_path: Path) -> None:
     plain = Path(written(tmp_path, insert(ORDERS, 1, {"name": "n"}, 1)))
     rows = rows_of({"path": str(plain)})
     stored = plain.with_name(f"{plain.name}.zst")
-    stored.write_bytes(archived.pack(plain.read_bytes(), 3))
+    stored.write_bytes(segment_object.pack(plain.read_bytes(), 3))
     plain.unlink()
     assert [row["value"] for row in rows_of({"path": str(tmp_path)})] == [row["value"] for row in rows]
     stored.write_bytes(stored.read_bytes()[:-1])

@@ -15,27 +15,27 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs import publish
-from spark_jobs.encode import Encoder, Incarnation
-from spark_jobs.evolve import IcebergTable
-from spark_jobs.kafka import RECORDS, Sent
-from spark_jobs.pages import page_of, page_row
 from spark_jobs.publish import Outbox
-from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.telling import deletion, truncation
-from spark_jobs.warehouse import Changes, Warehouse
+from spark_jobs.sinks.iceberg import Changes, Warehouse
+from spark_jobs.sinks.kafka import RECORDS, Sent
+from spark_jobs.sinks.kafka_records import Encoder, Incarnation
+from spark_jobs.sinks.schema_evolution import IcebergTable
+from spark_jobs.stages.event_pages import page_of, page_row
+from spark_jobs.stages.table_events import deletion, truncation
+from spark_jobs.stages.table_rows import RowShape
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_warehouse import events, pages, rows, write
-from writetime.batch.publish import Published, read_published
-from writetime.config import WarehouseConfig
-from writetime.envelope import About
+from writetime.cassandra.model import DeletionTime, Mutation
+from writetime.cassandra.schema.fingerprint import schema_version
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, DroppedColumn, Table, UserType
+from writetime.config.pipeline import WarehouseConfig
 from writetime.errors import BatchError, PublishError
-from writetime.model import DeletionTime, Mutation
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, DroppedColumn, Table, UserType
-from writetime.schema.version import schema_version
+from writetime.events.envelope import About
+from writetime.pipeline.publish_progress import Published, read_published
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -351,7 +351,7 @@ def test_a_table_made_anew_is_empty_until_it_is_written_to(warehouse: Warehouse,
     assert [row["after"]["v"] for row in changes.rows.collect()] == [1]
     monkeypatch.setattr(warehouse, "changes_of", lambda _: "lake.shop__changes.anew")
     for name, loads in (("when the name is known", IcebergTable), ("when the table is loaded", lambda *_: held)):
-        monkeypatch.setattr("spark_jobs.warehouse.IcebergTable", loads)
+        monkeypatch.setattr("spark_jobs.sinks.iceberg.IcebergTable", loads)
         with pytest.raises(BatchError, match="another table by now") as raised:
             warehouse.open_changes(old)
         assert raised.value.retriable, name

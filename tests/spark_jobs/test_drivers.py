@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from spark_jobs import ingest
-from writetime import names
-from writetime.batch.documents import Accounting, Manifest, Sealed
-from writetime.config import load
+from writetime.config.pipeline import load
 from writetime.errors import BatchError
-from writetime.store import open_store
+from writetime.pipeline.documents import Accounting, Manifest, Sealed
+from writetime.storage import layout, open_store
 
 AT = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -24,12 +23,12 @@ def test_a_driver_that_finds_its_batch_sealed_has_done_it(tmp_path: Path, monkey
     config = load(tmp_path / "pipeline.yaml")
     store = open_store(config.bucket)
     manifest = Manifest(number=1, kind="ingest", cluster="c", created_at=AT, now=int(AT.timestamp()), base=0, segments=[])
-    store.put(names.batch_object("c", 1, "manifest"), manifest.to_bytes())
+    store.put(layout.batch_object("c", 1, "manifest"), manifest.to_bytes())
     sealed = Sealed(number=1, kind="ingest", sealed_at=AT, segments=[], accounting=[], state={})
 
     def run(_: ingest.Batch) -> Sealed:
         if sealed_by_another:
-            store.put(names.batch_object("c", 1, "sealed"), sealed.to_bytes())
+            store.put(layout.batch_object("c", 1, "sealed"), sealed.to_bytes())
         raise BatchError("another driver has sealed it, or something else is wrong", operation="commit a batch", obj="1")
 
     monkeypatch.setattr(ingest, "spark_session", lambda *_: SimpleNamespace(stop=lambda: None))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jobs.encode import Encoder, Oversized, Tells
-from spark_jobs.rows import RowShape, changes_schema
+from spark_jobs.sinks.kafka_records import Encoder, Oversized, Tells
+from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
-from writetime.batch.pieces import unsent
-from writetime.config import KafkaConfig
-from writetime.envelope import About
-from writetime.schema.version import describe
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.cassandra.schema.fingerprint import describe
+from writetime.config.pipeline import KafkaConfig
+from writetime.events.envelope import About
+from writetime.pipeline.quarantine.published import unsent
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 TABLE = table("large", 70, {"id": "int", "v": "text"})
 ABOUT = About("ring", "shop", "large", {})

@@ -15,13 +15,14 @@ from spark_jobs import erase, ingest, publish, rebuild
 from spark_jobs.session import spark_session
 from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_partition, delete_row, insert, update
-from writetime import cli, names
-from writetime.batch import rebuild as archive_of
-from writetime.batch import shelve
-from writetime.batch.erase import Outcome
-from writetime.batch.plan import history, read_manifest
-from writetime.config import KafkaConfig
+from writetime import cli
+from writetime.config.pipeline import KafkaConfig
 from writetime.errors import BatchBusy, BatchError, ConfigError
+from writetime.pipeline import archive_packing
+from writetime.pipeline import rebuild as archive_of
+from writetime.pipeline.erase import Outcome
+from writetime.pipeline.planner import history, read_manifest
+from writetime.storage import layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
 
@@ -42,8 +43,8 @@ def with_a_key(folder: Path) -> Ring:
     ring = Ring.create(folder, "a", "b")
     shipped(ring, insert(KEY, 1, 1, name=MARK, note=MARK), insert(1, 1, 2, name=7), insert(KEY, 2, 3, name=2), at=10)
     ring.batch(20)
-    for name in list(shelve.to_pack(ring.store, CLUSTER, before=START + timedelta(days=2))):
-        shelve.pack(ring.store, name, 3)
+    for name in list(archive_packing.to_pack(ring.store, CLUSTER, before=START + timedelta(days=2))):
+        archive_packing.pack(ring.store, name, 3)
     shipped(ring, update(KEY, 2, 31, amount=MARK), insert(2, 1, 32, name=8), update(1, 1, 33, amount=9), at=40)
     ring.batch(50)
     return ring
@@ -125,9 +126,9 @@ def test_earlier_writes_stay_out_and_later_ones_come_in(tmp_path: Path) -> None:
 
     # A replica that was away, and a segment that is put again.
     shipped(ring, late, insert(3, 1, 6, name=3), at=90, hosts=("c",))
-    again = names.SegmentRef(names.NodeName(CLUSTER, "dc1", "a"), names.SegmentName(id=1, version=7)).incoming
+    again = layout.SegmentRef(layout.NodeName(CLUSTER, "dc1", "a"), layout.SegmentName(id=1, version=7)).incoming
     # As if care of the archive had taken its entry away: else planning would know it.
-    ring.store.delete(names.SegmentRef.from_object(again).ledger)
+    ring.store.delete(layout.SegmentRef.from_object(again).ledger)
     ring.ship(again)
     sealed = ring.batch(100)
     assert {account.table: account.superseded for account in sealed.accounting}[TABLE] == 4
@@ -232,9 +233,9 @@ def test_events_set_aside_are_found_by_their_place(tmp_path: Path) -> None:
     kafka = KafkaConfig.model_validate({"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "p"})
     config, store = ring.config.model_copy(update={"kafka": kafka}), ring.store
     topic = "p.shop.orders"
-    claim, stem = names.claim(topic, 3, 7), names.unpublishable(CLUSTER, topic, 3, 7)
+    claim, stem = layout.claim(topic, 3, 7), layout.unpublishable(CLUSTER, topic, 3, 7)
     mine = {claim, f"{claim}~0000abcd", f"{stem}.bin", f"{stem}.json"}
-    for name in (*mine, f"{claim}1", f"{stem}1.bin", names.claim(topic, 4, 7), names.claim("p.shop.orders2", 3, 7)):
+    for name in (*mine, f"{claim}1", f"{stem}1.bin", layout.claim(topic, 4, 7), layout.claim("p.shop.orders2", 3, 7)):
         store.put(name, b"an event")
     work = erase.Erasing(config, store, None, None, None)  # type: ignore[arg-type]
     assert set(work._set_aside(ORDERS, 3, 7)) == mine

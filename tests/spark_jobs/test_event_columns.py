@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.event_columns import EventColumns
-from spark_jobs.events import EventPlan, TypedEvents, typed
-from spark_jobs.join import FOLDED
-from spark_jobs.packs import pack, unpacked
+from spark_jobs.stages.merge_stream import FOLDED
+from spark_jobs.stages.row_packs import pack, unpacked
+from spark_jobs.stages.typed_columns import EventColumns
+from spark_jobs.stages.typed_events import EventPlan, TypedEvents, typed
 from tests.cql.test_round_trips import IN_ARROW
 from tests.cql.typed import TYPES, kind_of, typed_values, values_of
 from tests.spark_jobs.examples import (
@@ -35,14 +35,14 @@ from tests.spark_jobs.examples import (
     schema_of,
     table,
 )
-from writetime.columns import Rules
-from writetime.cql.arrow import plain_values
-from writetime.cql.types import CollectionType, CqlType, UdtType
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.model import NO_DELETION_TIME, Cell, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.types.types import CollectionType, CqlType, UdtType
 from writetime.errors import MalformedMutation
-from writetime.join import flat
-from writetime.join.flat import Engine
-from writetime.model import NO_DELETION_TIME, Cell, Row
-from writetime.schema.model import Column, Schema, Table
+from writetime.events.arrow import plain_values
+from writetime.events.masking import Rules
 
 KEY_TYPES = (
     "frozen<addr>",
@@ -118,11 +118,11 @@ def pages_of_rows(draw: st.DrawFn, of: Table) -> list[dict[str, Any]]:
                 "seq": draw(st.none() | st.just(seq)),
                 "last": draw(st.booleans()),
                 "pk": pk,
-                "before": flat.encode(Row(None if alone else old, cells=() if alone else was)) if before else b"",
+                "before": row_codec.encode(Row(None if alone else old, cells=() if alone else was)) if before else b"",
                 # Of a row that does not show nobody asks for static content.
-                "static_before": flat.encode(Row(None, cells=stood)) if stood and (before or draw(st.booleans())) else b"",
-                "after": flat.encode(Row(None if alone else new, cells=() if alone else is_now)) if after else b"",
-                "static_after": flat.encode(Row(None, cells=stands)) if stands else draw(st.sampled_from([b"", None])),
+                "static_before": row_codec.encode(Row(None, cells=stood)) if stood and (before or draw(st.booleans())) else b"",
+                "after": row_codec.encode(Row(None if alone else new, cells=() if alone else is_now)) if after else b"",
+                "static_after": row_codec.encode(Row(None, cells=stands)) if stands else draw(st.sampled_from([b"", None])),
                 "ts": draw(st.integers(-(2**63), 2**63 - 1) | st.just(THEN)),
                 "reason": draw(st.sampled_from([None, "expiry", "row_delete"])),
                 "copies": draw(
@@ -280,7 +280,9 @@ def test_what_a_dropped_column_held_is_told_once_more(monkeypatch: pytest.Monkey
     noted = made_by_columns(monkeypatch)
     was = table("lost", 70, {"id": "int", "v": "text", "tags": "set<text>"})
     now = table("lost", 70, {"id": "int", "v": "text"})
-    old, new = (flat.encode(Row((), cells=cells(was, values, schema=schema_of(was)))) for values in ({"v": "x", "tags": ["a"]}, {"v": "x"}))
+    old, new = (
+        row_codec.encode(Row((), cells=cells(was, values, schema=schema_of(was)))) for values in ({"v": "x", "tags": ["a"]}, {"v": "x"})
+    )
     row = {**dict.fromkeys(FOLDED.names), "kind": "event", "table_id": now.id.bytes, "bucket": 0, "seq": 0, "last": True, "pk": bytes(4)}
     rows = [{**row, "before": old, "after": new, "ts": THEN, "reason": "alter"}]
     same(now, rows, schema_of(now), before={now.id.bytes: was})
@@ -312,7 +314,7 @@ def test_few_events_are_typed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_pack_of_many_rows_is_several_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.events.BYTES_PER_PAGE", 2500)
+    monkeypatch.setattr("spark_jobs.stages.typed_events.BYTES_PER_PAGE", 2500)
     rows = of_kind(folded([frame(insert(ORDERS, 1, {"name": "a"}, line)) for line in range(5)]), "event")
     pages = paged(rows, start=7)
     assert [row["told"] for row in pages] == [2, 2, 1]

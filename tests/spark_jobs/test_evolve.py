@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_jobs.evolve import Steps, steps
+from spark_jobs.sinks.schema_evolution import Steps, steps
 
 INT, TEXT = IntegerType(), StringType()
 A, AB = {"a": INT}, {"a": INT, "b": INT}

@@ -9,13 +9,13 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from spark_jobs.encode import Encoder
-from spark_jobs.files import FileWriter
-from spark_jobs.rows import RowShape, changes_schema
+from spark_jobs.sinks.avro_files import FileWriter
+from spark_jobs.sinks.kafka_records import Encoder
+from spark_jobs.stages.table_rows import RowShape, changes_schema
 from tests.spark_jobs.examples import schema_of, table
-from writetime.envelope import About
-from writetime.schema.version import describe
-from writetime.store.local import LocalStore
+from writetime.cassandra.schema.fingerprint import describe
+from writetime.events.envelope import About
+from writetime.storage.local import LocalStore
 
 TABLE = table("to.files", 81, {"id": "int", "v": "text"})
 

@@ -10,17 +10,18 @@ from typing import Any
 import fastavro
 import pytest
 
-from spark_jobs import files, publish
+from spark_jobs import publish
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks import avro_files
+from spark_jobs.sinks.iceberg import Warehouse
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_warehouse import events
-from writetime.batch.publish import Published, read_published
-from writetime.config import FilesConfig
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.config.pipeline import FilesConfig
 from writetime.errors import ConfigError
-from writetime.schema.learn import SchemaLearner
+from writetime.pipeline.publish_progress import Published, read_published
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 TABLE = table("Filed", 80, {"id": "int", "v": "text"})
@@ -36,11 +37,11 @@ def test_each_batch_has_files_of_its_own_which_are_the_same_in_every_run(tmp_pat
     learner = SchemaLearner()
     learner.apply(create_table(TABLE, THEN))
     sealed = SimpleNamespace(number=0, voided={})
-    for module in (publish, files):
+    for module in (publish, avro_files):
         monkeypatch.setattr(module, "read_schema", lambda *_: learner)
         monkeypatch.setattr(module, "read_manifest", lambda *_: SimpleNamespace(nodes={}, id=None))
     monkeypatch.setattr(publish, "history", lambda *_: SimpleNamespace(sealed=sealed))
-    monkeypatch.setattr(files, "EVENTS_PER_FILE", 3)
+    monkeypatch.setattr(avro_files, "EVENTS_PER_FILE", 3)
     spark = spark_session(config, "tests of files")
     monkeypatch.setattr(publish, "spark_session", lambda *_: spark)
     stop = spark.stop

@@ -15,7 +15,7 @@ from tests import gcs_server
 from tests.spark_jobs.conf import spark_conf
 from tests.spark_jobs.pipeline import Pipeline
 from tools import jars, verify
-from writetime.batch.archive import archive
+from writetime.pipeline.archiver import archive
 
 pytestmark = [pytest.mark.gcs, pytest.mark.spark, pytest.mark.timeout(600)]
 

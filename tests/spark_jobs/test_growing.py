@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.scan import Routes
+from spark_jobs.stages.scan import Routes
 from tests.commitlog.packed import COMPRESSORS, repack
 from tests.ring import packed
 from tests.spark_jobs.examples import ORDERS, SCHEMA, insert
@@ -22,21 +22,22 @@ from tests.spark_jobs.synthetic import ORDERS as ORDERS_OF_RING
 from tests.spark_jobs.synthetic import START, Node, Ring, delete_row, folded, micros
 from tests.spark_jobs.synthetic import insert as row_insert
 from tests.spark_jobs.synthetic import update as row_update
-from writetime import frame_ranges, names, parts
-from writetime.batch.archive import sweep
-from writetime.batch.documents import LedgerEntry, Manifest, Mark, Sealed
-from writetime.batch.local import read_local
-from writetime.batch.plan import plan_ingest
-from writetime.batch.report import batch_text
-from writetime.commitlog.encode import encode_mutation
-from writetime.model import Cell, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Schema
-from writetime.schema.system import LOCAL, TABLES
-from writetime.store import Store, open_store
-from writetime.store.checksum import crc32c
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Cell, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.schema.system_tables import LOCAL, TABLES
+from writetime.pipeline.archiver import sweep
+from writetime.pipeline.batch_report import batch_text
+from writetime.pipeline.documents import LedgerEntry, Manifest, Mark, Sealed
+from writetime.pipeline.node_logs import read_local
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.storage import layout, open_store, segment_parts
+from writetime.storage.checksum import crc32c
+from writetime.storage.store import Store
 
 CLUSTER = "c"
-NODE = names.NodeName(CLUSTER, "dc1", "host-1")
+NODE = layout.NodeName(CLUSTER, "dc1", "host-1")
 ROUTES = Routes(SCHEMA, {ORDERS.id: 4}, [])
 NOTHING_KNOWN = Routes(Schema(tables={}), {}, [])
 BODIES = [encode_mutation(insert(ORDERS, number, {"name": "n" * (number % 7)}, number + 1), SCHEMA) for number in range(24)]
@@ -49,8 +50,8 @@ def _frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_ranges, "NAMED", 1 << 30)
 
 
-def ref(segment: int = 7) -> names.SegmentRef:
-    return names.SegmentRef(NODE, names.SegmentName(segment, 7))
+def ref(segment: int = 7) -> layout.SegmentRef:
+    return layout.SegmentRef(NODE, layout.SegmentName(segment, 7))
 
 
 def batches(folder: Path, keystore: Path | None = None) -> Batches:
@@ -58,11 +59,11 @@ def batches(folder: Path, keystore: Path | None = None) -> Batches:
     return Batches(url, open_store(url), CLUSTER, keystore)
 
 
-def ship(store: Store, data: bytes, of: names.SegmentRef | None = None) -> None:
+def ship(store: Store, data: bytes, of: layout.SegmentRef | None = None) -> None:
     store.put((of or ref()).incoming, data, if_generation=0, metadata={"sealed_at": NOW.isoformat()})
 
 
-def whole(folder: Path, data: bytes, routes: Routes, of: names.SegmentRef, keystore: Path | None = None) -> list[tuple[int, int, bytes]]:
+def whole(folder: Path, data: bytes, routes: Routes, of: layout.SegmentRef, keystore: Path | None = None) -> list[tuple[int, int, bytes]]:
     """What the whole file alone gives."""
     alone = batches(folder / "alone", keystore)
     ship(alone.store, data, of)
@@ -70,7 +71,7 @@ def whole(folder: Path, data: bytes, routes: Routes, of: names.SegmentRef, keyst
     return alone.frames[0]
 
 
-def check(each: Batches, data: bytes, cuts: Sequence[int], routes: Routes, of: names.SegmentRef) -> None:
+def check(each: Batches, data: bytes, cuts: Sequence[int], routes: Routes, of: layout.SegmentRef) -> None:
     """Ship and take in the file up to each of the cuts (numbers of sections), then as a whole."""
     places, start, frames = ends(data), 0, 0
     for cut in cuts:
@@ -105,7 +106,7 @@ def test_part_by_part_it_is_the_same(kind: str | None, tmp_path: Path, monkeypat
     if kind is not None:
         recording = packed.Packed(packed.FOLDER / kind)
         path = max(recording.stage(tmp_path / kind), key=lambda path: len(ends(path.read_bytes())))
-        data, of, routes = path.read_bytes(), names.SegmentRef(NODE, names.SegmentName.parse(path.name)), NOTHING_KNOWN
+        data, of, routes = path.read_bytes(), layout.SegmentRef(NODE, layout.SegmentName.parse(path.name)), NOTHING_KNOWN
         if (keystore := recording.keystore) is not None:
             monkeypatch.setenv("WRITETIME_KEYSTORE_PASSWORD", recording.password)
     each, count = batches(tmp_path, keystore), len(ends(data))
@@ -181,7 +182,7 @@ def test_parts_of_which_the_whole_file_is_there_are_left_alone_and_swept(tmp_pat
     ship(each.store, WHOLE)
     each.run(ROUTES)
     assert each.frames == [whole(tmp_path, WHOLE, ROUTES, ref())]
-    assert parts.of(each.store, ref()) == []
+    assert segment_parts.of(each.store, ref()) == []
     put_part(each.store, ref(), WHOLE, 0, places[3])
     alive = put_part(each.store, ref(8), laid(8, BODIES), 0, len(laid(8, BODIES)))
     each.run(ROUTES)
@@ -200,10 +201,10 @@ def test_a_part_that_is_not_what_its_name_says_is_no_part(tmp_path: Path) -> Non
 def test_what_could_not_be_read_waits_for_the_whole_file(mark: Mark, taken: bool, tmp_path: Path) -> None:
     each = batches(tmp_path)
     each.sealed.append(Sealed(number=1, kind="ingest", sealed_at=NOW, segments=[], accounting=[], state={}, growing={ref().growing: mark}))
-    each.store.put(names.batch_object(CLUSTER, 1, "sealed"), each.sealed[0].to_bytes())
-    each.store.put(names.batch_object(CLUSTER, 1, "archived"), b"{}")
+    each.store.put(layout.batch_object(CLUSTER, 1, "sealed"), each.sealed[0].to_bytes())
+    each.store.put(layout.batch_object(CLUSTER, 1, "archived"), b"{}")
     manifest = {"number": 1, "kind": "ingest", "cluster": CLUSTER, "created_at": NOW, "now": 1, "base": 0, "segments": []}
-    each.store.put(names.batch_object(CLUSTER, 1, "manifest"), Manifest.model_validate(manifest).to_bytes())
+    each.store.put(layout.batch_object(CLUSTER, 1, "manifest"), Manifest.model_validate(manifest).to_bytes())
     put_part(each.store, ref(), WHOLE, 0, ends(WHOLE)[3])
     planned = plan_ingest(each.store, CLUSTER, now=NOW)
     assert (planned is not None) == taken
@@ -225,8 +226,8 @@ class Tailing(Ring):
     cuts: dict[str, list[int]] = field(default_factory=dict)
     shipped: dict[str, int] = field(default_factory=dict)
 
-    def ref(self, host: str) -> names.SegmentRef:
-        return names.SegmentRef(names.NodeName(RING_CLUSTER, "dc1", host), names.SegmentName(id=self.nodes[host].segment, version=7))
+    def ref(self, host: str) -> layout.SegmentRef:
+        return layout.SegmentRef(layout.NodeName(RING_CLUSTER, "dc1", host), layout.SegmentName(id=self.nodes[host].segment, version=7))
 
     def log_of(self, host: str) -> bytes:
         return laid(self.nodes[host].segment, self.nodes[host].bodies, self.cuts.get(host, ()))

@@ -12,15 +12,14 @@ import pytest
 
 from spark_jobs import maintain
 from spark_jobs.maintain import Purged
-from spark_jobs.shards import Record, Shard, Written, upsert
+from spark_jobs.state.shards import Record, Shard, Written, upsert
 from tests.join.join_oracle import WITH_STATICS
-from writetime import names
-from writetime.batch.documents import LocalDocument, Manifest, Sealed, ShardVersions
-from writetime.config import PipelineConfig, load
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import BatchError
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Schema
-from writetime.store import open_store
+from writetime.pipeline.documents import LocalDocument, Manifest, Sealed, ShardVersions
+from writetime.storage import layout, open_store
 
 DAY = 86_400
 NOW = 1_700_000_000
@@ -59,7 +58,7 @@ def maintained(folder: Path, monkeypatch: pytest.MonkeyPatch, base: Sealed, writ
     config = pipeline(folder)
     store = open_store(config.bucket)
     for what, data in (("schema", SchemaLearner().to_json().encode()), ("local", LocalDocument().to_bytes())):
-        store.put(names.batch_object("c", base.number, what), data)
+        store.put(layout.batch_object("c", base.number, what), data)
     at = datetime.fromtimestamp(NOW, UTC)
     manifest = Manifest(number=base.number + 1, kind="maintain", cluster="c", created_at=at, now=NOW, base=base.number, segments=[])
     monkeypatch.setattr(maintain, "read_schema", lambda *_: SimpleNamespace(schema=lambda: SCHEMA))
@@ -107,16 +106,16 @@ def test_a_table_that_is_not_captured_is_left_as_it_is(tmp_path: Path, monkeypat
 def in_two_batches(folder: Path, generation: int, bucket: int, key: bytes) -> list[int]:
     """A shard's versions after each of two batches, with one record that they change."""
     place = "c", TABLE, generation, bucket
-    uri, store = pipeline(folder).state_url(names.state_shard(*place)), open_store(str(folder / "bucket"))
+    uri, store = pipeline(folder).state_url(layout.state_shard(*place)), open_store(str(folder / "bucket"))
     versions = [0]
     for batch in (1, 2):
-        written = upsert(uri, versions[-1], batch, [Record(key, b"%d" % batch, None)], store, names.state_lease(*place))
+        written = upsert(uri, versions[-1], batch, [Record(key, b"%d" % batch, None)], store, layout.state_lease(*place))
         versions.append(written.version)
     return versions[1:]
 
 
 def shard(folder: Path, generation: int, bucket: int, version: int) -> Shard:
-    return Shard(pipeline(folder).state_url(names.state_shard("c", TABLE, generation, bucket)), version)
+    return Shard(pipeline(folder).state_url(layout.state_shard("c", TABLE, generation, bucket)), version)
 
 
 def test_what_no_batch_starts_from_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +136,7 @@ def test_what_no_batch_starts_from_is_removed(tmp_path: Path, monkeypatch: pytes
     assert shard(tmp_path, 2, 1, other).get([b"k"]) == {b"k": b"2"}
     with pytest.raises(BatchError, match="is gone"):
         shard(tmp_path, 2, 0, first)
-    left = {names.state_generation(info.name) for info in store.list(names.state_prefix("c", TABLE))}
+    left = {layout.state_generation(info.name) for info in store.list(layout.state_prefix("c", TABLE))}
     assert left == {2}
 
 
@@ -163,7 +162,7 @@ def test_a_shard_that_cannot_be_purged_or_cleaned_stops_nothing(tmp_path: Path, 
     after = maintained(tmp_path, monkeypatch, sealed(2, versions, None), purge).state[TABLE].buckets
     assert [new == old for new, old in zip(after, versions.buckets, strict=True)] == [True, False, False]
     assert cleaned == ["0", "2"]
-    assert {names.state_generation(info.name) for info in store.list(names.state_prefix("c", TABLE))} == {1}
+    assert {layout.state_generation(info.name) for info in store.list(layout.state_prefix("c", TABLE))} == {1}
 
 
 def test_a_failure_that_passes_is_no_reason_to_go_on_without_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from spark_jobs import ingest
-from spark_jobs.keeping import KEPT
+from spark_jobs.sinks.quarantine import KEPT
 from tests.schema.examples import create_table
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, i32, insert, micros
 from tests.spark_jobs.test_quarantine_table import LATE, pieces, run, unknown
-from writetime import frame_ranges
-from writetime.batch.documents import Sealed
-from writetime.batch.plan import seal
-from writetime.batch.report import batch_text
-from writetime.columns import Rules
-from writetime.commitlog.encode import encode_mutation
-from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
-from writetime.quarantine import release, retry
-from writetime.schema.model import Column, Schema
-from writetime.schema.system import TABLES
-from writetime.status.batches import Batches
-from writetime.status.quarantine import quarantined
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema
+from writetime.cassandra.schema.system_tables import TABLES
+from writetime.events.masking import Rules
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.batch_report import batch_text
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.planner import seal
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.contents import quarantined
+from writetime.pipeline.quarantine.retry import release, retry
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -20,11 +20,11 @@ from tests.schema.examples import change, create_table, deleted_row
 from tests.schema.test_snapshot import OTHER, whole
 from tests.spark_jobs.synthetic import AGAIN, CLUSTER, ORDERS, START, Ring, folded, i32, insert, micros, update
 from tests.spark_jobs.test_alter import SYSTEM, drop
-from writetime import names
-from writetime.batch.plan import plan_ingest, plan_maintain
-from writetime.commitlog.encode import encode_mutation
-from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, Schema
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema
+from writetime.pipeline.planner import plan_ingest, plan_maintain
+from writetime.storage import layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -156,14 +156,14 @@ def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: 
     ring.finish_and_ship(5)
     ring.batch(10)
     snapshot = json.dumps(whole(micros(300), OTHER)).encode()
-    ring.store.put(names.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed"), snapshot)
+    ring.store.put(layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed"), snapshot)
     ring.write(update(1, 1, 90, name=2))
     ring.finish_and_ship(305)
     sealed = ring.batch(310)
     assert {name: versions.ended for name, versions in sealed.state.items()} == {str(ORDERS.id): True, str(OTHER.id): False}
     assert [(e["op"], e["reason"], e["ts_micro"]) for e in ring.events(2)] == [("u", None, micros(90)), ("t", "drop", micros(240))]
     assert ring.current() == {} == folded(ring.events())
-    assert sealed.snapshots_applied == [names.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
+    assert sealed.snapshots_applied == [layout.schema_snapshot(CLUSTER, START + timedelta(seconds=300), "v2-agreed")]
 
 
 def test_a_schema_change_of_a_later_cassandra_makes_a_table(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from tests.damage import flip_a_byte_of_a_captured_frame, rewrite
 from tests.spark_jobs.pipeline import Pipeline, dies_at
 from tests.spark_jobs.readers import expect_the_page_to_hold
 from tools import verify
-from writetime.batch.documents import Accounting, Sealed, total
-from writetime.batch.plan import plan_ingest
-from writetime.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
 from writetime.errors import BatchError
-from writetime.model import Liveness, Mutation, PartitionUpdate, Row
-from writetime.names import schema_prefix
-from writetime.schema.model import Column, Schema, Table
+from writetime.pipeline.documents import Accounting, Sealed, total
+from writetime.pipeline.planner import plan_ingest
+from writetime.storage.layout import schema_prefix
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

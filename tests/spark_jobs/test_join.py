@@ -15,8 +15,8 @@ from uuid import UUID
 
 import pytest
 
-from spark_jobs.rows import RowShape
-from spark_jobs.shards import upsert
+from spark_jobs.stages.table_rows import RowShape
+from spark_jobs.state.shards import upsert
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -36,16 +36,25 @@ from tests.spark_jobs.examples import (
     schema_of,
     table,
 )
-from writetime.batch.truncations import Cut, Cuts, Purged, Source
-from writetime.columns import why_not
-from writetime.cql.types import EMPTY, Duration
+from writetime.cassandra.merge.partition_fold import Versions
+from writetime.cassandra.merge.reconcile import Policy
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.model import DroppedColumn
+from writetime.cassandra.types.types import EMPTY, Duration
 from writetime.errors import BatchError
-from writetime.join.flat import Engine
-from writetime.join.reconcile import Policy
-from writetime.join.stream import Versions
-from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.schema.model import DroppedColumn
-from writetime.store import open_store
+from writetime.events.masking import why_not
+from writetime.pipeline.truncations import Cut, Cuts, Purged, Source
+from writetime.storage import open_store
 
 
 def account(rows: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -19,15 +19,24 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from spark_jobs import kafka as jobs
-from spark_jobs.kafka import Chain, Position, Publisher, Sent, ensure_topics, expect_own, forget, message_limits, read_progress
-from writetime import names
-from writetime.batch.documents import Manifest
-from writetime.batch.identity import Owner
-from writetime.config import KafkaConfig
-from writetime.envelope import progress_topic, quarantine_topic
+from spark_jobs.sinks import kafka as jobs
+from spark_jobs.sinks.kafka import (
+    Chain,
+    Position,
+    Publisher,
+    Sent,
+    ensure_topics,
+    expect_own,
+    forget,
+    message_limits,
+    read_progress,
+)
+from writetime.config.pipeline import KafkaConfig
 from writetime.errors import PublishError
-from writetime.store import open_store
+from writetime.events.envelope import progress_topic, quarantine_topic
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.identity import Owner
+from writetime.storage import layout, open_store
 
 pytestmark = pytest.mark.kafka
 
@@ -139,7 +148,7 @@ def chain(folder: Path, upto: int, *ids: int) -> Chain:
     about: dict[str, Any] = {"kind": "ingest", "cluster": "c", "created_at": datetime(2026, 5, 4, tzinfo=UTC), "now": 1, "base": 0}
     for number, each in enumerate(ids, 1):
         made = Manifest(number=number, id=UUID(int=each), segments=[], **about)
-        open_store(str(bucket)).put(names.batch_object("c", number, "manifest"), made.to_bytes())
+        open_store(str(bucket)).put(layout.batch_object("c", number, "manifest"), made.to_bytes())
     return Chain(str(bucket), "c", upto)
 
 

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
-from spark_jobs import kafka as jobs
-from spark_jobs.kafka import Position, ensure_topics, forget, heartbeat_topic, message_limits, read_progress, send_heartbeat
+from spark_jobs.sinks import kafka as jobs
+from spark_jobs.sinks.kafka import (
+    Position,
+    ensure_topics,
+    forget,
+    heartbeat_topic,
+    message_limits,
+    read_progress,
+    send_heartbeat,
+)
 from tests.shippers.test_tls import Identity, identity
 from tests.spark_jobs.test_kafka import consume, numbers, rows, send
 from tools.services.kafka import Kafka
-from writetime.config import KafkaConfig
+from writetime.config.pipeline import KafkaConfig
 from writetime.errors import PublishError
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

@@ -14,25 +14,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.keeping import Keeping, Wanted, keeper
-from spark_jobs.scan import SEGMENTS, surveyor
+from spark_jobs.sinks.quarantine import Keeping, Wanted, keeper
+from spark_jobs.stages.scan import SEGMENTS, surveyor
 from tests.store.memory import MemoryStore
-from writetime import frame_ranges, names
-from writetime.batch.documents import Manifest, Problem, Sealed, SegmentInput, SegmentOutcome, may_contain
-from writetime.commitlog.encode import encode_segment
-from writetime.commitlog.segment import scan
-from writetime.schema.model import Schema
-from writetime.status.batches import Batches
-from writetime.status.quarantine import look, quarantined
-from writetime.store import open_store
+from writetime.cassandra.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.segment import scan
+from writetime.cassandra.schema.model import Schema
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import (
+    Manifest,
+    Problem,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+    may_contain,
+)
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.contents import look, quarantined
+from writetime.storage import layout, open_store
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
-NODE = names.NodeName("c", "dc1", "00000000-0000-4000-8000-000000000000")
+NODE = layout.NodeName("c", "dc1", "00000000-0000-4000-8000-000000000000")
 TABLE, OTHER = UUID(int=7), UUID(int=8)
 
 
 def manifest(segments: int = 1, **about: Any) -> Manifest:
-    refs = [names.SegmentRef(NODE, names.SegmentName(1777000000000 + number, 7)) for number in range(segments)]
+    refs = [layout.SegmentRef(NODE, layout.SegmentName(1777000000000 + number, 7)) for number in range(segments)]
     made = [SegmentInput(object=ref.incoming, generation=1, size=1, crc32c=1, sealed_at=NOW) for ref in refs]
     return Manifest(number=1, kind="ingest", cluster="c", created_at=NOW, now=1, base=0, segments=made, **about)
 
@@ -138,9 +145,9 @@ def test_runs(sizes: list[int]) -> None:
 
 
 def test_names_say_how_many() -> None:
-    ref = names.SegmentRef(NODE, names.SegmentName(5, 7))
-    assert names.quarantined_frames(f"{ref.quarantined(1, 9)}.bin") == 1
-    assert names.quarantined_frames(f"{ref.quarantined(1, 9, 300)}.bin") == 300
+    ref = layout.SegmentRef(NODE, layout.SegmentName(5, 7))
+    assert layout.quarantined_frames(f"{ref.quarantined(1, 9)}.bin") == 1
+    assert layout.quarantined_frames(f"{ref.quarantined(1, 9, 300)}.bin") == 300
     assert json.dumps(ref.quarantined(1, 9, 300)).endswith('/0000000001-9-300"')
 
 

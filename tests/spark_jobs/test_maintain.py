@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.maintain import Task, purge_shard, purged
-from spark_jobs.shards import Record, Shard, upsert
+from spark_jobs.state.shards import Record, Shard, upsert
 from tests.join.join_oracle import KEY, NOW, WITH_STATICS, i32, update, updates
-from writetime.cql.ordered import RowKeys, record_key
-from writetime.join import flat
-from writetime.join.head import decode_head, encode_head
-from writetime.join.order import ClusteringOrder
-from writetime.join.partition import PartitionState, SourcedUpdate, fold
-from writetime.join.stream import Head
-from writetime.join.view import VisibleRow, visible_rows
-from writetime.model import Cell, DeletionTime, Liveness, PartitionUpdate, Row
-from writetime.schema.model import Schema
-from writetime.store import open_store
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
+from writetime.cassandra.merge.partition import PartitionState, SourcedUpdate, fold
+from writetime.cassandra.merge.partition_fold import Head
+from writetime.cassandra.merge.partition_head import decode_head, encode_head
+from writetime.cassandra.model import Cell, DeletionTime, Liveness, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.types.byte_comparable import RowKeys, record_key
+from writetime.storage import open_store
 
 SCHEMA = Schema(tables={WITH_STATICS.id: WITH_STATICS})
 ORDER = ClusteringOrder(WITH_STATICS, {})
@@ -41,14 +41,16 @@ class Held:
 
 def records_of(found: Sequence[PartitionUpdate], key: bytes = KEY) -> dict[bytes, bytes]:
     state = fold(PartitionState(), [SourcedUpdate(each) for each in found], order=ORDER, now=NOW).state
-    rows = {record_key(key, KEYS.key(clustering)): flat.encode(row) for clustering, row in state.rows.items()}
+    rows = {record_key(key, KEYS.key(clustering)): row_codec.encode(row) for clustering, row in state.rows.items()}
     head = {record_key(key): encode_head(Head(state.head, 7), ORDER, {})} if state.head else {}
     return head | rows
 
 
 def shown(records: dict[bytes, bytes], key: bytes, now: int) -> list[VisibleRow]:
     head = decode_head(records.get(record_key(key), b""), ORDER).update
-    rows = [flat.decode(state) for name, state in sorted(records.items()) if name.startswith(record_key(key)) and name != record_key(key)]
+    rows = [
+        row_codec.decode(state) for name, state in sorted(records.items()) if name.startswith(record_key(key)) and name != record_key(key)
+    ]
     return visible_rows(head.static_row if head else None, rows, now=now)
 
 
@@ -97,5 +99,5 @@ def test_a_shard_is_written_once_and_only_if_anything_changes(tmp_path: Path) ->
     assert purged_first == purge_shard(store, task(51), SCHEMA, 2, 100), "a rerun writes nothing twice"
     assert purged_first.newest == 9
     left = dict(Shard(uri, purged_first.written.version).scan(b"", b"\xff"))
-    assert left == {record_key(KEY, KEYS.key((i32(1), i32(1)))): flat.encode(live)}
+    assert left == {record_key(KEY, KEYS.key((i32(1), i32(1)))): row_codec.encode(live)}
     assert dict(Shard(uri, version).scan(b"", b"\xff")) == records, "the pinned version is what it was"

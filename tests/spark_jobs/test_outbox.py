@@ -11,19 +11,19 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_jobs import publish
-from spark_jobs.failures import spark_failures
-from spark_jobs.files import last_filed
-from spark_jobs.kafka import Chain, Position
 from spark_jobs.publish import Outbox, _Sinks
+from spark_jobs.sinks.avro_files import last_filed
+from spark_jobs.sinks.kafka import Chain, Position
+from spark_jobs.spark_errors import spark_failures
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import table
-from writetime import names
-from writetime.batch.documents import Accounting, Manifest, Sealed
-from writetime.batch.publish import Published, read_published, write_published
-from writetime.config import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig, TablesConfig
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.config.pipeline import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig, TablesConfig
 from writetime.errors import ConfigError, PublishError, StoreUnavailable
-from writetime.schema.learn import SchemaLearner
-from writetime.store.local import LocalStore
+from writetime.pipeline.documents import Accounting, Manifest, Sealed
+from writetime.pipeline.publish_progress import Published, read_published, write_published
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 
 def outbox(folder: Path, upto: int) -> Outbox:
@@ -57,7 +57,7 @@ def test_a_table_whose_changes_are_not_found_waits(tmp_path: Path, monkeypatch: 
     write_published(box.store, "c", Published(batch=2, events=1, waiting={"shop.old": 1, "t": 1, "t.__quarantine": 1}))
     accounting = [Accounting(table="shop.sold@aaaaaaaa", events=2), Accounting(table="shop.quiet", updates_in=1, not_ours=1)]
     sealed = Sealed(number=3, kind="ingest", sealed_at=datetime(2026, 5, 4, tzinfo=UTC), segments=[], accounting=accounting, state={})
-    box.store.put(names.batch_object("c", 3, "sealed"), sealed.to_bytes())
+    box.store.put(layout.batch_object("c", 3, "sealed"), sealed.to_bytes())
     sent = (0, 0) if everything else (1, 2)
     expected = Published(batch=3, events=0, waiting=dict(zip(("shop.old", "shop.sold"), sent, strict=True)))
     drained = box.drain(everything=everything)
@@ -161,11 +161,11 @@ def test_what_a_voided_batch_had_learnt_is_not_told(tmp_path: Path) -> None:
             learner = SchemaLearner.from_json(known)
         learner.apply(create_table(table(name, 50 + number, {"id": "int"}), number))
         known = learner.to_json() if number == 1 else known
-        box.store.put(names.batch_object("c", number, "schema"), learner.to_json().encode())
+        box.store.put(layout.batch_object("c", number, "schema"), learner.to_json().encode())
         manifest = Manifest(
             number=number, kind="ingest", cluster="c", created_at=datetime(2026, 5, 4, tzinfo=UTC), now=1, base=0, segments=[]
         )
-        box.store.put(names.batch_object("c", number, "manifest"), manifest.to_bytes())
+        box.store.put(layout.batch_object("c", number, "manifest"), manifest.to_bytes())
     box.voided = frozenset({2})
     assert [(number, each.table.name) for number, _, _, each in box._statements(0) if each.table] == [(1, "first"), (3, "last")]
     box.voided = frozenset()

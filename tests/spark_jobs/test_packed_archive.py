@@ -9,10 +9,10 @@ import pytest
 
 from spark_jobs import shelve
 from tests.spark_jobs.pipeline import Pipeline
-from writetime import archived, names
-from writetime.batch.documents import total
-from writetime.batch.plan import plan_replay
-from writetime.batch.shelve import read_shelved
+from writetime.pipeline.archive_packing import read_shelved
+from writetime.pipeline.documents import total
+from writetime.pipeline.planner import plan_replay
+from writetime.storage import layout, segment_object
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -23,17 +23,17 @@ def test_a_replay_that_is_packed_under_its_feet(tmp_path: Path) -> None:
     pipeline.ship()
     first = pipeline.batch()
     store, cluster = pipeline.store, pipeline.cluster
-    plain = list(store.list(names.archive_prefix(cluster)))
-    hours = [hour for info in plain if (hour := names.archive_hour(info.name)) is not None]
+    plain = list(store.list(layout.archive_prefix(cluster)))
+    hours = [hour for info in plain if (hour := layout.archive_hour(info.name)) is not None]
     end = max(hours) + timedelta(hours=1)
     manifest = plan_replay(store, cluster, start=min(hours), end=end, now=datetime.now(UTC))
     assert manifest is not None
     assert [segment.object for segment in manifest.segments] == [info.name for info in plain]
 
     shelved = shelve.run(pipeline.config)
-    packed = list(store.list(names.archive_prefix(cluster)))
-    assert [info.name for info in packed] == [names.packed(info.name) for info in plain]
-    assert [archived.content_of(info) for info in packed] == [(info.size, info.crc32c) for info in plain]
+    packed = list(store.list(layout.archive_prefix(cluster)))
+    assert [info.name for info in packed] == [layout.packed(info.name) for info in plain]
+    assert [segment_object.content_of(info) for info in packed] == [(info.size, info.crc32c) for info in plain]
     assert all(pipeline.ledger(info.name).archived_as == info.name for info in packed)
     work = shelved.last.packed
     assert (work.objects, work.before, work.after) == (len(plain), sum(i.size for i in plain), sum(i.size for i in packed))

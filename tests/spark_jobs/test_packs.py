@@ -10,14 +10,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs import packs
-from spark_jobs.explode import ITEMS, ORDER, ExplodePlan, exploder
-from spark_jobs.join import FOLDED, FoldPlan, joiner
-from spark_jobs.packs import EVENTS, PACKED, RECORDS, by_digest, by_place, folding, in_order, packed, packing, records, unpacked
-from spark_jobs.scan import ROUTED, Batches
+from spark_jobs.stages import row_packs
+from spark_jobs.stages.explode import ITEMS, ORDER, ExplodePlan, exploder
+from spark_jobs.stages.merge_stream import FOLDED, FoldPlan, joiner
+from spark_jobs.stages.row_packs import (
+    EVENTS,
+    PACKED,
+    RECORDS,
+    by_digest,
+    by_place,
+    folding,
+    in_order,
+    packed,
+    packing,
+    records,
+    unpacked,
+)
+from spark_jobs.stages.scan import ROUTED, Batches
 from tests.spark_jobs.examples import KEYS_ONLY, NOW, ORDERS, SCHEMA, THEN, delete, folded, frame, insert, of_kind, payloads, routed
-from writetime.batch.truncations import Cuts
-from writetime.cql.ordered import HEAD
+from writetime.cassandra.types.byte_comparable import HEAD
+from writetime.pipeline.truncations import Cuts
 
 
 def item(random: Random) -> dict[str, Any]:
@@ -29,8 +41,8 @@ def item(random: Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("room", "size"), [(1 << 20, 1 << 20), (1, 64), (2000, 1), (700, 500)])
 def test_items_in_their_order_however_little_fits_into_memory(room: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "SORTED_BYTES", room)
-    monkeypatch.setattr(packs, "BYTES_PER_PACK", size)
+    monkeypatch.setattr(row_packs, "SORTED_BYTES", room)
+    monkeypatch.setattr(row_packs, "BYTES_PER_PACK", size)
     random = Random(room)
     rows = [item(random) for _ in range(300)]
     batches = [pa.RecordBatch.from_pylist(rows[at : at + 7], schema=ITEMS) for at in range(0, len(rows), 7)]
@@ -47,8 +59,8 @@ def some_frames() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [1, 700, 4 << 20])
 def test_folding_packed_rows_comes_to_what_folding_rows_does(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "BYTES_PER_PACK", size)
-    monkeypatch.setattr(packs, "SORTED_BYTES", size)
+    monkeypatch.setattr(row_packs, "BYTES_PER_PACK", size)
+    monkeypatch.setattr(row_packs, "SORTED_BYTES", size)
     frames = some_frames()
     rows = routed(frames)
     rows += [{**dict.fromkeys(ROUTED.names), "kind": "not_ours", "table": "shop.other", "table_id": bytes(16), "updates": 5}]

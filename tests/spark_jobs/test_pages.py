@@ -7,9 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs.pages import PAGES, aligned, last_rows, page_of, page_row, told_rows
-from spark_jobs.rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
-from spark_jobs.warehouse import Facts, current_schema
+from spark_jobs.sinks.iceberg import Facts, current_schema
+from spark_jobs.stages.event_pages import (
+    PAGES,
+    aligned,
+    last_rows,
+    page_of,
+    page_row,
+    told_rows,
+)
+from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
 from tests.spark_jobs.examples import NOW, ORDERS, SCHEMA, THEN
 
 SHAPE = RowShape.of(ORDERS, SCHEMA)

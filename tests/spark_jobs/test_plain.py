@@ -11,11 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import join, plain, shards
-from spark_jobs.shards import upsert
+from spark_jobs.stages import merge_batch, merge_stream
+from spark_jobs.state import shards
+from spark_jobs.state.shards import upsert
 from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads
-from writetime.model import Bound, Cell, DeletionTime, Liveness, Mutation, PartitionUpdate, RangeTombstone, Row
-from writetime.store import open_store
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.storage import open_store
 
 TELLING = ("last", "pk", "before", "static_before", "after", "static_after", "ts", "reason", "copies")
 
@@ -74,10 +84,10 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
     waiting, stretch = data.draw(st.sampled_from([(1, 1), (2, 3), (4096, 8192)]))
     held = data.draw(st.sampled_from([1, 60, 150, shards.HELD]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain, "_WAITING", waiting)
-        patch.setattr(join, "_ITEMS_PER_LOOKUP", stretch)
+        patch.setattr(merge_batch, "_WAITING", waiting)
+        patch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", stretch)
         patch.setattr(shards, "HELD", held)
-        patch.setattr(join, "_BYTES_PASSED", data.draw(st.sampled_from([0, 300, 64 << 20])))
+        patch.setattr(merge_stream, "_BYTES_PASSED", data.draw(st.sampled_from([0, 300, 64 << 20])))
         first = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN), max_size=10)))]
         second = [frame(each, segment=at % 3) for at, each in enumerate(data.draw(st.lists(mutations(THEN + 3_000_000), max_size=10)))]
         by_column, one_by_one = (folded(first, engine=engine, now=NOW - 50) for engine in ("auto", "python"))
@@ -94,14 +104,14 @@ def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFacto
 def test_most_go_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or else nothing above says anything."""
     asked: list[int] = []
-    take = plain.PlainRows.take
+    take = merge_batch.PlainRows.take
 
-    def noted(self: plain.PlainRows, items: Any, **options: Any) -> Any:
+    def noted(self: merge_batch.PlainRows, items: Any, **options: Any) -> Any:
         for done, rest in take(self, items, **options):
             asked.append(sum(batch.num_rows for batch in done) - (0 if rest is None else 1000))
-            yield plain.Part(done, rest)
+            yield merge_batch.Part(done, rest)
 
-    monkeypatch.setattr(plain.PlainRows, "take", noted)
+    monkeypatch.setattr(merge_batch.PlainRows, "take", noted)
     row = Row((key_of(1),), Liveness(THEN), cells=cells(ORDERS, {"name": "n"}))
     folded([frame(Mutation((PartitionUpdate(ORDERS.id, key_of(key), rows=(row,)),))) for key in range(5)])
     assert sum(asked) == 10
@@ -117,8 +127,8 @@ def test_counters() -> None:
 @pytest.mark.parametrize("counts", [(12, 9), (16, 9), (20, 20), (5, 30, 7), (40,)])
 def test_several_hot_rows(counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of a row goes to the stream when there is too much of it: so has the rest, whatever row is next."""
-    monkeypatch.setattr(plain, "_WAITING", 2)
-    monkeypatch.setattr(join, "_ITEMS_PER_LOOKUP", 4)
+    monkeypatch.setattr(merge_batch, "_WAITING", 2)
+    monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
     hot = []
     for line, count in enumerate(counts):
         for at in range(count):
@@ -131,16 +141,16 @@ def test_several_hot_rows(counts: tuple[int, ...], monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_joined_at_once_goes_out_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "_ITEMS_PER_LOOKUP", 4)
+    monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
     held: list[int] = []
-    told_of = join._ShardJoin._items
+    told_of = merge_stream._ShardJoin._items
 
     def items(self: Any, batches: Any, passed: list[Any]) -> Any:
         for row in told_of(self, batches, passed):
             held.append(len(passed))
             yield row
 
-    monkeypatch.setattr(join._ShardJoin, "_items", items)
+    monkeypatch.setattr(merge_stream._ShardJoin, "_items", items)
     folded([frame(insert(ORDERS, key, {"name": "x"}, 1)) for key in range(400)], engine="auto")
     assert len(held) > 50
     assert max(held) < 30
@@ -153,14 +163,14 @@ def test_states_are_held_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     uri = str(tmp_path / "shard")
     shard = uri, upsert(uri, 0, 1, payloads(found, "record"), open_store(str(tmp_path / "bucket")), "lease.json").version
     held: list[int] = []
-    looked_up = plain.looked_up
+    looked_up = merge_batch.looked_up
 
     def noted(*arguments: Any) -> Any:
         for start, end, states in looked_up(*arguments):
             held.append(sum(map(len, states.values())))
             yield start, end, states
 
-    for module in (plain, join):
+    for module in (merge_batch, merge_stream):
         monkeypatch.setattr(module, "looked_up", noted)
     monkeypatch.setattr(shards, "HELD", 65_000)
     monkeypatch.setattr(shards, "READ_AT_ONCE", 2)
@@ -175,19 +185,19 @@ def test_states_are_held_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_what_goes_by_a_partition_goes_out_while_it_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row that dies is the stream's; the others of its partition need not wait for it."""
-    monkeypatch.setattr(join, "_ITEMS_PER_LOOKUP", 4)
-    monkeypatch.setattr(join, "_BYTES_PASSED", 2000)
+    monkeypatch.setattr(merge_stream, "_ITEMS_PER_LOOKUP", 4)
+    monkeypatch.setattr(merge_stream, "_BYTES_PASSED", 2000)
     dying = Row((key_of(0),), cells=(Cell("name", THEN, b"x", ttl=50, local_deletion_time=THEN // 1_000_000 + 50),))
     rows = [dying, *(Row((key_of(line),), Liveness(THEN), cells=cells(ORDERS, {"name": "n"})) for line in range(1, 400))]
     held: list[int] = []
-    told_of = join._ShardJoin._items
+    told_of = merge_stream._ShardJoin._items
 
     def items(self: Any, batches: Any, passed: list[Any]) -> Any:
         for row in told_of(self, batches, passed):
             held.append(len(passed))
             yield row
 
-    monkeypatch.setattr(join._ShardJoin, "_items", items)
+    monkeypatch.setattr(merge_stream._ShardJoin, "_items", items)
     given = [frame(Mutation((PartitionUpdate(ORDERS.id, key_of(1), rows=(row,)),))) for row in rows]
     found = folded(given, engine="auto")
     assert told(found) == told(folded(given, engine="python"))

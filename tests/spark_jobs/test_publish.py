@@ -11,19 +11,19 @@ from types import SimpleNamespace
 import pytest
 
 from spark_jobs import publish
-from spark_jobs.kafka import Publisher
 from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.kafka import Publisher
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tests.spark_jobs.test_warehouse import events
-from writetime.batch.publish import Published
-from writetime.names import batch_object
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.version import schema_version
+from writetime.cassandra.schema.fingerprint import schema_version
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.pipeline.publish_progress import Published
+from writetime.storage.layout import batch_object
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 

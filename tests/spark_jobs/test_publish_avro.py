@@ -16,21 +16,21 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import publish
-from spark_jobs.packs import unpacked
-from spark_jobs.pages import page_row, page_schema
 from spark_jobs.publish import Outbox
-from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.stages.event_pages import page_row, page_schema
+from spark_jobs.stages.row_packs import unpacked
+from spark_jobs.stages.table_rows import RowShape
 from tests.schema.examples import create_table
 from tests.spark_jobs.examples import THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_kafka import consume
 from tests.spark_jobs.test_registry import OTHER, client, full_compatibility
 from tests.spark_jobs.test_warehouse import events, pages
-from writetime.batch.publish import Published
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Column, Table
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Column, Table
+from writetime.pipeline.publish_progress import Published
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 

@@ -12,21 +12,20 @@ import pytest
 
 from spark_jobs.ingest import Batch
 from spark_jobs.maintain import purged
-from spark_jobs.shards import Record, Shard, upsert
+from spark_jobs.state.shards import Record, Shard, upsert
 from tests.spark_jobs.examples import NOW, ORDERS, THEN, Engine, folded, frame, insert, payloads, schema_of
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.documents import LocalDocument, Manifest, Sealed, SegmentInput, ShardVersions
-from writetime.batch.truncations import Cuts, Purged, Source
-from writetime.join.purge import purge_before
-from writetime.model import DeletionTime, Mutation, PartitionUpdate, Row
-from writetime.store import open_store
+from writetime.cassandra.merge.tombstone_gc import purge_before
+from writetime.cassandra.model import DeletionTime, Mutation, PartitionUpdate, Row
+from writetime.pipeline.documents import LocalDocument, Manifest, Sealed, SegmentInput, ShardVersions
+from writetime.pipeline.truncations import Cuts, Purged, Source
+from writetime.storage import layout, open_store
 
 DAY = 86_400
 TABLE = replace(ORDERS, gc_grace_seconds=3600)
 SCHEMA = schema_of(TABLE)
 LATER = NOW + 2 * DAY
-NODE = names.NodeName("c", "dc1", "host-1")
+NODE = layout.NodeName("c", "dc1", "host-1")
 TIME = datetime(2026, 5, 4, tzinfo=UTC)
 
 
@@ -90,7 +89,7 @@ def test_what_another_segment_brings_first_is_folded_although_a_cleared_one_has_
 
 
 def segment(day: int, **about: Any) -> SegmentInput:
-    ref = names.SegmentRef(NODE, names.SegmentName(int((TIME + timedelta(days=day)).timestamp() * 1000), 7))
+    ref = layout.SegmentRef(NODE, layout.SegmentName(int((TIME + timedelta(days=day)).timestamp() * 1000), 7))
     at = TIME + timedelta(days=day, hours=1)
     return SegmentInput(object=ref.incoming, generation=1, size=1, crc32c=1, sealed_at=at, **about)
 
@@ -99,7 +98,7 @@ def kept_out(segments: list[SegmentInput], *, held: list[str] | None = None, hor
     """Indexes of the segments of which old writes of the table stay out."""
     store = MemoryStore()
     ends = LocalDocument(ends={NODE.path: TIME + timedelta(days=5)})
-    store.put(names.batch_object("c", 2, "local"), ends.to_bytes())
+    store.put(layout.batch_object("c", 2, "local"), ends.to_bytes())
     versions = ShardVersions(buckets=[1], purged=THEN)
     about: dict[str, Any] = {"segments": [], "accounting": [], "state": {str(TABLE.id): versions}, "held": held or [], "horizon": horizon}
     base = Sealed(number=2, kind="ingest", sealed_at=TIME, **about)

@@ -17,17 +17,17 @@ from tests.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, i32, insert, micros
 from tests.spark_jobs.test_kafka import consume
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Sealed
-from writetime.columns import Rules
-from writetime.commitlog.encode import encode_mutation
-from writetime.config import KafkaConfig
-from writetime.model import Liveness, Mutation, PartitionUpdate, Row
-from writetime.quarantine import release
-from writetime.schema.model import Column, Schema, Table
-from writetime.schema.system import TABLES
-from writetime.store.checksum import crc32c
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.schema.system_tables import TABLES
+from writetime.config.pipeline import KafkaConfig
+from writetime.events.masking import Rules
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.quarantine.retry import release
+from writetime.storage import layout
+from writetime.storage.checksum import crc32c
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -110,7 +110,7 @@ def test_a_piece_is_told_of_until_it_is_settled(tmp_path: Path, kafka_broker: st
     monkeypatch.setattr(publish, "message_limits", lambda *_: (limits, {}))
     # DDL of two tables and of a keyspace's, what the two pieces and the event are told by, and the rows of the late table.
     assert publish.run(config).waiting == {}
-    large = names.unpublishable(CLUSTER, f"{topic}.shop.orders", 1, 1) + ".bin"
+    large = layout.unpublishable(CLUSTER, f"{topic}.shop.orders", 1, 1) + ".bin"
     rows = {row["name"]: row for row in pieces(ring)}
     assert list(rows) == [*(row["name"] for row in found), large]
     assert (rows[large]["table"], rows[large]["topic"], rows[large]["kind"]) == ("shop.orders", f"{topic}.shop.orders", "oversized")

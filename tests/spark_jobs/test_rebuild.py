@@ -17,16 +17,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest, publish, rebuild
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks.iceberg import Warehouse
 from tests.spark_jobs.orders import Order, Orders
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_row, folded, insert, update
 from tests.spark_jobs.test_kafka import consume
-from writetime import cli, names
-from writetime.batch import chains
-from writetime.batch.plan import history, read_manifest
-from writetime.config import KafkaConfig, PipelineConfig
+from writetime import cli
+from writetime.config.pipeline import KafkaConfig, PipelineConfig
 from writetime.errors import BatchBusy, BatchError
+from writetime.pipeline import chains
+from writetime.pipeline.planner import history, read_manifest
+from writetime.storage import layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
 
@@ -51,7 +52,7 @@ def test_tables_come_back(tmp_path: Path) -> None:
     pipeline = replace(made, config=made.config.model_copy(update={"kafka": None}))
     pipeline.stage()
     pipeline.ship()
-    while pipeline.store and any(True for _ in pipeline.store.list(names.incoming_prefix(pipeline.cluster))):
+    while pipeline.store and any(True for _ in pipeline.store.list(layout.incoming_prefix(pipeline.cluster))):
         last = pipeline.batch()
     bucket = Path(pipeline.config.bucket)
     lose(bucket, "batches", "state")
@@ -60,7 +61,7 @@ def test_tables_come_back(tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="writetime rebuild"):
         pipeline.plan()
 
-    victim = next(iter(pipeline.store.list(names.archive_prefix(pipeline.cluster))))
+    victim = next(iter(pipeline.store.list(layout.archive_prefix(pipeline.cluster))))
     kept = (bucket / victim.name).read_bytes()
     flip(bucket / victim.name)
     with pytest.raises(BatchError, match=victim.name):
@@ -208,7 +209,7 @@ def test_an_archive_that_lacks_something_is_named_or_left_out_and_flagged(tmp_pa
     ring.batch(20)
     shipped(ring, insert(2, 1, 31, name=2), at=7500)
     ring.batch(7600)
-    _, second, third = [info.name for info in ring.store.list(names.archive_prefix(CLUSTER))]
+    _, second, third = [info.name for info in ring.store.list(layout.archive_prefix(CLUSTER))]
     ring.store.delete(second)
     ring.store.delete(third)
     assert command(ring, "--yes") == 1

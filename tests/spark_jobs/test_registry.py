@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spark_jobs.registry import Registry
-from writetime.config import KafkaConfig
+from spark_jobs.sinks.schema_registry import Registry
+from writetime.config.pipeline import KafkaConfig
 from writetime.errors import ConfigError, PublishError
 
 ROW = {"type": "record", "name": "Row", "namespace": "shop.orders", "fields": [{"name": "id", "type": ["null", "int"], "default": None}]}

@@ -24,9 +24,9 @@ from tests.spark_jobs.synthetic import (
     micros,
     update,
 )
-from writetime.batch.documents import Sealed, total
-from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay
 from writetime.errors import BatchError
+from writetime.pipeline.documents import Sealed, total
+from writetime.pipeline.planner import plan_ingest, plan_maintain, plan_replay
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

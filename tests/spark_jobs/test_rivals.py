@@ -10,11 +10,11 @@ import pytest
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, insert
-from writetime.batch import pinned
-from writetime.batch.archive import archive
-from writetime.batch.documents import RefusedTable
-from writetime.batch.plan import read_sealed
 from writetime.errors import BatchError
+from writetime.pipeline import pinned
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import RefusedTable
+from writetime.pipeline.planner import read_sealed
 
 REFUSED = RefusedTable(table="shop.orders", table_id=ORDERS.id, reason="another run found that it cannot be written")
 

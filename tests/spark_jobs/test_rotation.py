@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from spark_jobs import cassandra_reader as cql
 from spark_jobs import ingest, rebuild
-from spark_jobs import ring as cql
 from tests.commitlog.packed import make_keystore, repack
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, insert, update
-from writetime.batch.archive import archive
-from writetime.batch.plan import plan_replay
-from writetime.columns import Mask
-from writetime.commitlog.keystore import PASSWORD_VARIABLE
-from writetime.config import ColumnsConfig, CqlConfig, TablesConfig
-from writetime.cql.types import parse_type
-from writetime.store.s3 import S3Store
+from writetime.cassandra.commitlog.encryption.keystore import PASSWORD_VARIABLE
+from writetime.cassandra.types.types import parse_type
+from writetime.config.pipeline import ColumnsConfig, CqlConfig, TablesConfig
+from writetime.events.masking import Mask
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.planner import plan_replay
+from writetime.storage.s3 import S3Store
 
 OLD, NEW = "the first salt", "the second salt"
 PASSWORD = "of a test's keystore"

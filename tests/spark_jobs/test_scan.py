@@ -15,8 +15,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import scan
-from spark_jobs.scan import GROUP_BYTES, ROUTED, SEGMENTS, SMALL_GROUP_BYTES, SURVEY, Routes, groups, router, surveyor
+from spark_jobs.stages import scan
+from spark_jobs.stages.scan import (
+    GROUP_BYTES,
+    ROUTED,
+    SEGMENTS,
+    SMALL_GROUP_BYTES,
+    SURVEY,
+    Routes,
+    groups,
+    router,
+    surveyor,
+)
 from tests.commitlog.packed import COMPRESSORS, repack
 from tests.commitlog.test_own import later, unknown_table
 from tests.ring import packed
@@ -24,19 +34,19 @@ from tests.ring.recording import Recording
 from tests.schema.examples import create_table
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
-from writetime import archived, frame_ranges, names
-from writetime.batch.documents import Mark, SegmentInput, Tail
-from writetime.batch.shelve import pack
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.vint import write_unsigned
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.schema.system_tables import LOCAL, SCHEMA_TABLES, TABLES, system_table_id
+from writetime.cassandra.types.vint import write_unsigned
 from writetime.errors import BatchError
-from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.learn import SchemaLearner
-from writetime.schema.model import Schema
-from writetime.schema.system import LOCAL, SCHEMA_TABLES, TABLES, system_table_id
-from writetime.store import open_store
-from writetime.store.checksum import crc32c
+from writetime.pipeline.archive_packing import pack
+from writetime.pipeline.documents import Mark, SegmentInput, Tail
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.storage import layout, open_store, segment_object
+from writetime.storage.checksum import crc32c
 
 Rows = list[dict[str, Any]]
 HOSTS = [str(UUID(int=number)) for number in range(1, 4)]
@@ -346,12 +356,12 @@ def test_without_the_compiled_walk_it_is_the_same(tmp_path: Path, monkeypatch: p
     bucket = Bucket(tmp_path, segments_of(BODIES, BODIES[::-1]))
     routes = bucket.routes(SCHEMA, captured=[ORDERS.id])
     compiled = bucket.surveyed(), bucket.routed(routes)
-    monkeypatch.setattr("writetime.commitlog.segment._use_kernel", lambda engine: False)
+    monkeypatch.setattr("writetime.cassandra.commitlog.segment._use_kernel", lambda engine: False)
     assert (bucket.surveyed(), bucket.routed(routes)) == compiled
 
 
 def test_messages_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.scan._BYTES_PER_BATCH", 1000)
+    monkeypatch.setattr("spark_jobs.stages.scan._BYTES_PER_BATCH", 1000)
     made = bodies(*(insert(ORDERS, key, {"name": "n" * 400}, 1) for key in range(5)))
     bucket = Bucket(tmp_path, segments_of(made, made))
     found = list(router(bucket.routes(SCHEMA, captured=[ORDERS.id]), bucket.url)([bucket._tasks(None)]))
@@ -369,11 +379,11 @@ def test_what_was_packed_since_it_was_pinned_is_read_all_the_same(tmp_path: Path
     plain = _rows(surveyor(str(tmp_path)), row, SURVEY)
     assert pack(store, name, 3).after < len(segment[1])
     assert _rows(surveyor(str(tmp_path)), row, SURVEY) == plain
-    store.put(names.packed(name), archived.pack(b"another segment", 3))
+    store.put(layout.packed(name), segment_object.pack(b"another segment", 3))
     (done,) = [each for each in _rows(surveyor(str(tmp_path)), row, SURVEY) if each["kind"] != "done"]
     assert json.loads(done["detail"])["kind"] == "gone"
-    store.put(names.packed(name), b"no frame")
-    broken = {**place, "object": names.packed(name)}
+    store.put(layout.packed(name), b"no frame")
+    broken = {**place, "object": layout.packed(name)}
     row = pa.RecordBatch.from_pylist([{"segments": [broken]}], schema=SEGMENTS)
     (done,) = [each for each in _rows(surveyor(str(tmp_path)), row, SURVEY) if each["kind"] != "done"]
     assert json.loads(done["detail"])["kind"] == "CorruptSection"

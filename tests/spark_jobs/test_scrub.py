@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
-from spark_jobs.tidy import scrub
+from spark_jobs.sinks.table_maintenance import scrub
 from tests.spark_jobs.bytes_of import holders
 from tests.spark_jobs.synthetic import Ring
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from spark_jobs.session import lineage_name, options
-from writetime.config import PipelineConfig, load
+from writetime.config.pipeline import PipelineConfig, load
 from writetime.errors import ConfigError
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from spark_jobs.ingest import Batch
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.documents import Manifest, Mark, Problem, Sealed, SegmentInput
+from writetime.pipeline.documents import Manifest, Mark, Problem, Sealed, SegmentInput
+from writetime.storage import layout
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
-REF = names.SegmentRef(names.NodeName("c", "dc1", "host-1"), names.SegmentName(5, 7))
+REF = layout.SegmentRef(layout.NodeName("c", "dc1", "host-1"), layout.SegmentName(5, 7))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def problem(position: int, kind: str = "UnknownTable") -> Problem:
     return Problem(kind=kind, position=position, size=9, message="boo", quarantined_as=name)
 
 
-def settled(store: MemoryStore, *problems: Problem, number: int = 3, of: names.SegmentRef = REF, **base: Any) -> list[tuple[int, int]]:
+def settled(store: MemoryStore, *problems: Problem, number: int = 3, of: layout.SegmentRef = REF, **base: Any) -> list[tuple[int, int]]:
     """Position, and the batch that could not use it, of what batch `number` says of the segment."""
     about = SegmentInput(object=of.incoming, generation=1, size=1, crc32c=1, sealed_at=NOW)
     manifest = Manifest(number=number, kind="ingest", cluster="c", created_at=NOW, now=1, base=2, segments=[about])
@@ -66,7 +66,7 @@ def test_a_segment_that_comes_for_the_first_time_settles_nothing(store: MemorySt
 
 
 def test_a_frame_that_is_retried_alone_settles_its_piece(store: MemoryStore) -> None:
-    again = names.SegmentRef(names.NodeName.made("c", "retry", "20260504~host-1"), names.SegmentName(1, 8))
+    again = layout.SegmentRef(layout.NodeName.made("c", "retry", "20260504~host-1"), layout.SegmentName(1, 8))
     store.put(again.incoming, b"frames", metadata={"piece": str(problem(2).quarantined_as)})
     assert settled(store, problem(7), of=again) == []
     assert settled(store, of=again) == [(2, 2)]

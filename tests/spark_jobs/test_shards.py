@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.dataset import DatasetOptimizer
 
-from spark_jobs import shards
-from spark_jobs.shards import Record, Shard, Written, cleanup, upsert
+from spark_jobs.state import shards
+from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
 from writetime.errors import BatchError, LeaseLost
-from writetime.store import Store, open_store
-from writetime.store.lease import notes
+from writetime.storage import open_store
+from writetime.storage.lease import notes
+from writetime.storage.store import Store
 
 LEASE = "leases/ring/t/g0000/b00000.json"
 LAST = b"\xff" * 8

@@ -14,15 +14,15 @@ import yaml
 from pyspark import cloudpickle
 
 from spark_jobs import shelve
-from spark_jobs.files import Filed
 from spark_jobs.shelve import Care, PackAll, as_line, packer, published
+from spark_jobs.sinks.avro_files import Filed
 from tests.batch.test_shelve import CONTENT, NOON, Archive
-from writetime import archived, names
-from writetime.batch.documents import Sealed
-from writetime.batch.publish import Published, write_published
-from writetime.batch.shelve import Packed, Shelved, read_shelved
-from writetime.config import PipelineConfig, load
-from writetime.store.local import LocalStore
+from writetime.config.pipeline import PipelineConfig, load
+from writetime.pipeline.archive_packing import Packed, Shelved, read_shelved
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.publish_progress import Published, write_published
+from writetime.storage import layout, segment_object
+from writetime.storage.local import LocalStore
 
 CLUSTER = "ring"
 NOW = NOON + timedelta(days=10)
@@ -64,8 +64,8 @@ def cared(archive: Archive, config: PipelineConfig, spread: Spread | None = None
 
 def seal(archive: Archive, number: int = 1, **about: Any) -> None:
     sealed = Sealed(number=number, kind="maintain", sealed_at=NOON, segments=[], accounting=[], state={}, **about)
-    archive.store.put(names.batch_object(CLUSTER, number, "manifest"), b"{}")
-    archive.store.put(names.batch_object(CLUSTER, number, "sealed"), sealed.to_bytes())
+    archive.store.put(layout.batch_object(CLUSTER, number, "manifest"), b"{}")
+    archive.store.put(layout.batch_object(CLUSTER, number, "sealed"), sealed.to_bytes())
 
 
 def test_what_is_old_enough_is_packed_and_counted(archive: Archive, tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_what_is_old_enough_is_packed_and_counted(archive: Archive, tmp_path: Pa
     young = archive.put(9, NOW - timedelta(hours=23))
     spread = Spread(config)
     shelved = cared(archive, config, spread)
-    assert archive.names == [*map(names.packed, old), young]
+    assert archive.names == [*map(layout.packed, old), young]
     assert spread.rounds == [old[:2], old[2:4], old[4:]]
-    stored = sum(info.size for info in archive.store.list("cdc_archive/") if names.is_packed(info.name))
+    stored = sum(info.size for info in archive.store.list("cdc_archive/") if layout.is_packed(info.name))
     assert shelved.last.packed.model_dump() == {"objects": 5, "before": 5 * 4500, "after": stored}
     assert (shelved.finished, shelved.ever) == (True, shelved.last)
     assert shelved.packed_upto == (NOW - timedelta(days=1)).replace(minute=0)
@@ -89,10 +89,10 @@ def test_what_time_does_not_suffice_for_is_the_next_runs(archive: Archive, tmp_p
     config = configured(tmp_path)
     old = [archive.put(number, NOON + timedelta(days=number)) for number in range(5)]
     first = cared(archive, config, rounds=1)
-    assert archive.names == [*map(names.packed, old[:2]), *old[2:]]
-    assert (first.finished, first.last.packed.objects, first.packed_upto) == (False, 2, names.archive_hour(old[2]))
+    assert archive.names == [*map(layout.packed, old[:2]), *old[2:]]
+    assert (first.finished, first.last.packed.objects, first.packed_upto) == (False, 2, layout.archive_hour(old[2]))
     second = cared(archive, config)
-    assert archive.names == [*map(names.packed, old)]
+    assert archive.names == [*map(layout.packed, old)]
     assert (second.finished, second.last.packed.objects, second.ever.packed.objects) == (True, 3, 5)
 
 
@@ -101,15 +101,15 @@ def test_what_comes_late_is_packed_too_but_not_looked_for_for_ever(archive: Arch
     cared(archive, config)
     late, later = archive.put(1, NOW - timedelta(days=2)), archive.put(2, NOW - timedelta(days=3))
     assert cared(archive, config).last.packed.objects == 1
-    assert archive.names == [later, names.packed(late)]
+    assert archive.names == [later, layout.packed(late)]
 
 
 def test_one_that_cannot_be_packed_holds_up_no_other(archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(tmp_path)
     bad, good = archive.put(1), archive.put(2)
-    archive.store.put(names.packed(bad), b"something else")
+    archive.store.put(layout.packed(bad), b"something else")
     shelved = cared(archive, config)
-    assert archive.names == [bad, names.packed(bad), names.packed(good)]
+    assert archive.names == [bad, layout.packed(bad), layout.packed(good)]
     assert (shelved.last.packed.objects, shelved.last.failed) == (1, 1)
     assert bad in capsys.readouterr().out
     assert "1 objects stay as they are" in as_line(shelved)
@@ -133,7 +133,7 @@ def test_what_the_last_seal_lets_go_goes_and_is_not_packed_before(archive: Archi
     seal(archive, kept_from=int((NOW - timedelta(days=5)).timestamp()))
     spread = Spread(config)
     shelved = cared(archive, config, spread)
-    assert (archive.names, spread.rounds) == ([names.packed(kept)], [[kept]])
+    assert (archive.names, spread.rounds) == ([layout.packed(kept)], [[kept]])
     assert gone not in archive.names
     assert (shelved.last.let_go.objects, shelved.last.let_go.before) == (1, 4500)
     assert archive.entry(1).state == "expired"
@@ -154,12 +154,12 @@ def test_ledger_entries_go_when_they_are_old_enough(archive: Archive, tmp_path: 
 def test_documents_of_batches_go_as_far_as_everything_is_published(
     archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("writetime.batch.prune.LAST_BATCHES", 2)
+    monkeypatch.setattr("writetime.pipeline.retention.LAST_BATCHES", 2)
     for number in range(1, 10):
         seal(archive, number)
         for what in ("manifest", "sealed"):
             at = (NOON + timedelta(minutes=number)).timestamp()
-            os.utime(Path(archive.store.url, names.batch_object(CLUSTER, number, what)), (at, at))
+            os.utime(Path(archive.store.url, layout.batch_object(CLUSTER, number, what)), (at, at))
     sinks = {
         "kafka": {"bootstrap.servers": "127.0.0.1:1", "topic.prefix": "t"},
         "files": {"url": str(tmp_path / "files")},
@@ -174,7 +174,7 @@ def test_documents_of_batches_go_as_far_as_everything_is_published(
     assert published(config, archive.store) == 5
     shelved = cared(archive, config)
     assert shelved.last.batches.objects == 2 * 4
-    left = {int(info.name.split("/")[2]) for info in archive.store.list(names.batches_prefix(CLUSTER))}
+    left = {int(info.name.split("/")[2]) for info in archive.store.list(layout.batches_prefix(CLUSTER))}
     assert left == {5, 6, 7, 8, 9}
     assert published(configured(tmp_path), archive.store) == 0, "files are written by default, and have not begun"
     assert published(configured(tmp_path, files=None), archive.store) == 9, "nothing is published: nobody waits"
@@ -182,7 +182,7 @@ def test_documents_of_batches_go_as_far_as_everything_is_published(
 
 def test_reports_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -> None:
     for days in (100, 50):
-        name = names.verify_report(CLUSTER, NOW - timedelta(days=days))
+        name = layout.verify_report(CLUSTER, NOW - timedelta(days=days))
         archive.store.put(name, b"{}")
         at = (NOW - timedelta(days=days)).timestamp()
         os.utime(Path(archive.store.url, name), (at, at))
@@ -192,7 +192,7 @@ def test_reports_go_when_they_are_old_enough(archive: Archive, tmp_path: Path) -
 
 
 def test_claims_go_only_if_it_is_said_when(archive: Archive, tmp_path: Path) -> None:
-    name = names.claim("t.shop.orders", 1, 1)
+    name = layout.claim("t.shop.orders", 1, 1)
     archive.store.put(name, b"{}")
     at = (NOW - timedelta(days=400)).timestamp()
     os.utime(Path(archive.store.url, name), (at, at))
@@ -206,7 +206,7 @@ def test_what_packs_travels_to_workers(archive: Archive, tmp_path: Path) -> None
     name = archive.put(1)
     pack_one = pickle.loads(cloudpickle.dumps(packer(configured(tmp_path))))
     assert (pack_one(name).before, pack_one(name).trouble.partition(":")[0]) == (4500, "pack a segment")
-    assert archived.read(archive.store, names.packed(name)) == CONTENT
+    assert segment_object.read(archive.store, layout.packed(name)) == CONTENT
 
 
 def test_the_job_tells_what_it_did(
@@ -218,5 +218,5 @@ def test_the_job_tells_what_it_did(
     assert shelve.main(["--config", str(tmp_path / "pipeline.yaml")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 segments packed, 4500 -> ")
     bad = archive.put(2, datetime.now(UTC) - timedelta(days=2))
-    archive.store.put(names.packed(bad), b"something else")
+    archive.store.put(layout.packed(bad), b"something else")
     assert shelve.main(["--config", str(tmp_path / "pipeline.yaml")]) == 1

@@ -13,15 +13,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from spark_jobs import ingest
 from tests.recordings import shippers as recorded
 from tests.spark_jobs.conf import spark_conf
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Sealed
-from writetime.batch.plan import plan_ingest
-from writetime.config import PipelineConfig, load
-from writetime.status.batches import Batches
-from writetime.status.ignored import ignored
-from writetime.status.nodes import ring
-from writetime.store import Store, open_store
+from writetime.config.pipeline import PipelineConfig, load
+from writetime.monitoring.ignored import ignored
+from writetime.monitoring.nodes import ring
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.planner import plan_ingest
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 KINDS = {"cdc", "cdc_parts", "nodes", "schemas"}
 
@@ -70,14 +70,14 @@ def test_what_an_earlier_shipper_left_is_taken_in(version: str, tmp_path: Path) 
     config = configured(tmp_path, recording.cluster)
     store = open_store(config.bucket)
     # First as it was while the last segment grew: of that one there are parts only.
-    growing = {names.SegmentRef.from_object(each.name).growing for each in recording.objects if each.name.startswith("cdc_parts/")}
+    growing = {layout.SegmentRef.from_object(each.name).growing for each in recording.objects if each.name.startswith("cdc_parts/")}
     wholes = sorted((each for each in recording.objects if each.name.startswith("cdc/")), key=lambda each: each.name)
-    last = next(each for each in reversed(wholes) if names.SegmentRef.from_object(each.name).growing in growing)
+    last = next(each for each in reversed(wholes) if layout.SegmentRef.from_object(each.name).growing in growing)
     put(store, [each for each in recording.objects if each is not last])
     now = store.put("clock", b"").created
     store.delete("clock")
     first = batch(config, store, now)
-    assert names.SegmentRef.from_object(last.name).growing in first.growing
+    assert layout.SegmentRef.from_object(last.name).growing in first.growing
     put(store, [last])
     second = batch(config, store, now)
     (outcome,) = second.segments

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.sound import Values, sound, sound_elements, sound_keys
+from spark_jobs.stages.validate_batch import Values, sound, sound_elements, sound_keys
 from tests.cql.typed import NATIVE_VALUES, kind_of, typed_values
-from writetime.cql.arrow import arrow_type, to_arrow_value
-from writetime.cql.types import CqlType, assemble
+from writetime.cassandra.model import Cell
+from writetime.cassandra.types.types import CqlType, assemble
 from writetime.errors import DecodeError
-from writetime.join.event import split_partition_key
-from writetime.model import Cell
+from writetime.events.arrow import arrow_type, to_arrow_value
+from writetime.events.row_values import split_partition_key
 
 
 def places(values: list[bytes]) -> Values:

@@ -12,16 +12,16 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
-from spark_jobs.warehouse import Warehouse
+from spark_jobs.sinks.iceberg import Warehouse
 from tests.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, i32, insert, micros
-from writetime.batch.archive import archive
-from writetime.batch.refused import failed_tables, let_in, why_still
-from writetime.commitlog.encode import encode_mutation
-from writetime.model import Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Schema, Table
-from writetime.schema.system import TABLES
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.system_tables import TABLES
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.quarantine.rejected_tables import failed_tables, let_in, why_still
 
 FREE = replace(ORDERS, name="free", id=UUID("8cbda380-e583-11f1-817f-f173fd8e050e"))
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.rows import RowShape
-from spark_jobs.telling import bounds, changed_elements, deletion, truncation
+from spark_jobs.stages.table_events import bounds, changed_elements, deletion, truncation
+from spark_jobs.stages.table_rows import RowShape
 from tests.spark_jobs.examples import schema_of, table
-from writetime.cql.types import parse_type
-from writetime.model import Bound, DeletionTime, RangeTombstone
+from writetime.cassandra.model import Bound, DeletionTime, RangeTombstone
+from writetime.cassandra.types.types import parse_type
 
 TABLE = table(
     "elements",

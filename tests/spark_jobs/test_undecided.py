@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.spark_jobs.synthetic import CLUSTER, Ring, insert
-from writetime import names
-from writetime.config import CqlConfig
-from writetime.cql.ordered import split_record_key
-from writetime.status.batches import Batches
-from writetime.status.text import as_document, as_text
+from writetime.cassandra.types.byte_comparable import split_record_key
+from writetime.config.pipeline import CqlConfig
+from writetime.monitoring.status import as_document, as_text
+from writetime.pipeline.batch_history import Batches
+from writetime.storage import layout
 
 
 @pytest.mark.spark
@@ -29,7 +29,7 @@ def test_rows_in_doubt_are_named_or_noted_to_be_read_again(tmp_path: Path) -> No
     seen = Batches(ring.store, CLUSTER)
     assert as_document(seen, 5)["undecided"] == {"shop.orders": 1}
     assert "may be gone by a TRUNCATE: 1 updates of shop.orders, which no record decides" in as_text(seen, 5)
-    assert list(ring.store.list(names.touched_prefix(CLUSTER))) == []
+    assert list(ring.store.list(layout.touched_prefix(CLUSTER))) == []
 
     cluster = ring.config.cluster.model_copy(update={"cql": CqlConfig(contact_points=["127.0.0.1"])})
     ring.config = ring.config.model_copy(update={"cluster": cluster})
@@ -37,7 +37,7 @@ def test_rows_in_doubt_are_named_or_noted_to_be_read_again(tmp_path: Path) -> No
     ring.finish_and_ship(30)
     second = ring.batch(200)
     assert second.undecided == {"shop.orders": 1}
-    (note,) = (json.loads(ring.store.read(info.name)) for info in ring.store.list(names.touched_prefix(CLUSTER)))
+    (note,) = (json.loads(ring.store.read(info.name)) for info in ring.store.list(layout.touched_prefix(CLUSTER)))
     (key,) = note["keys"]
     assert (note["batch"], note["whole"]) == (second.number, True)
     assert split_record_key(bytes.fromhex(key))[0] == (2).to_bytes(4, "big")

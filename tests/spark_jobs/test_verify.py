@@ -16,15 +16,24 @@ from pyspark.sql import SparkSession
 
 from shippers.agent import Agent
 from shippers.folder import State, classify, look
-from shippers.node import Link
+from shippers.node_identity import Link
 from spark_jobs import ingest
 from spark_jobs.session import spark_session
 from spark_jobs.verify import Options, Verification
 from tests.spark_jobs.conf import spark_conf
-from writetime.batch.plan import plan_ingest
-from writetime.config import CatalogConfig, ClusterConfig, CqlConfig, NodeConfig, PipelineConfig, SnapshotConfig, SparkConfig, TablesConfig
-from writetime.store import open_store
-from writetime.verify import TableResult, VerifyReport
+from writetime.config.pipeline import (
+    CatalogConfig,
+    ClusterConfig,
+    CqlConfig,
+    NodeConfig,
+    PipelineConfig,
+    SnapshotConfig,
+    SparkConfig,
+    TablesConfig,
+)
+from writetime.pipeline.planner import plan_ingest
+from writetime.pipeline.verification import TableResult, VerifyReport
+from writetime.storage import open_store
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.spark]
 

@@ -10,20 +10,20 @@ from uuid import UUID
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from spark_jobs.ring import token_of
-from spark_jobs.rows import EXPIRES_AT, WRITETIME
-from spark_jobs.shards import Record, upsert
+from spark_jobs.cassandra_reader import token_of
+from spark_jobs.stages.table_rows import EXPIRES_AT, WRITETIME
+from spark_jobs.state.shards import Record, upsert
 from spark_jobs.verify import Look, Plan, Rows, Suspect, _differing, tied_rows
-from writetime.columns import Rules
-from writetime.config import CqlConfig, PipelineConfig
-from writetime.cql.ordered import RowKeys, record_key
-from writetime.join import flat
-from writetime.join.order import ClusteringOrder
-from writetime.join.reconcile import merge_rows
-from writetime.model import Cell, Row
-from writetime.schema.model import Column, ColumnKind, Schema, Table
-from writetime.store import open_store
-from writetime.verify import Compared, Difference, Shown
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.reconcile import merge_rows
+from writetime.cassandra.model import Cell, Row
+from writetime.cassandra.schema.model import Column, ColumnKind, Schema, Table
+from writetime.cassandra.types.byte_comparable import RowKeys, record_key
+from writetime.config.pipeline import CqlConfig, PipelineConfig
+from writetime.events.masking import Rules
+from writetime.pipeline.verification import Compared, Difference, Shown
+from writetime.storage import open_store
 
 KINDS: dict[str, tuple[ColumnKind, str]] = {
     "id": ("partition_key", "int"),
@@ -92,7 +92,7 @@ def test_rows_whose_ties_the_ring_decided_otherwise_are_named(tmp_path: Path) ->
     winner, late = Cell("v", 7, i64(9)), Cell("v", 7, i64(8), ttl=5, local_deletion_time=50)
     state = merge_rows(Row((i32(2) + b"\x64",), cells=(winner,)), Row((), cells=(late,)), policy="3.11")
     bucket = open_store(str(tmp_path / "bucket"))
-    version = upsert(str(tmp_path / "shard"), 0, 1, [Record(record, flat.encode(state), None)], bucket, "lease.json").version
+    version = upsert(str(tmp_path / "shard"), 0, 1, [Record(record, row_codec.encode(state), None)], bucket, "lease.json").version
     found = Shown.from_bytes(ours["row"])
     suspects = {column: (0, Suspect(0, "", 0, [Difference("value", column, None)], Shown({}), found, record)) for column in ("v", "secret")}
     shards = [(str(tmp_path / "shard"), version)]

@@ -13,20 +13,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs import ingest, maintain
-from spark_jobs.evolve import IcebergTable
-from spark_jobs.files import to_files
 from spark_jobs.session import spark_session
-from spark_jobs.warehouse import Fence, Warehouse
+from spark_jobs.sinks.avro_files import to_files
+from spark_jobs.sinks.iceberg import Fence, Warehouse
+from spark_jobs.sinks.schema_evolution import IcebergTable
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, delete_row, folded, insert, update
-from writetime import names
-from writetime.batch.archive import archive
-from writetime.batch.documents import Manifest
-from writetime.batch.plan import history, plan_maintain, plan_replay
-from writetime.batch.void import void
-from writetime.config import FilesConfig
+from writetime.config.pipeline import FilesConfig
 from writetime.errors import BatchBusy, BatchError
-from writetime.store import open_store
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.planner import history, plan_maintain, plan_replay
+from writetime.pipeline.void import void
+from writetime.storage import layout as names
+from writetime.storage import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.drivers, pytest.mark.timeout(900)]
 

@@ -21,13 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from structlog.testing import capture_logs
 
-from spark_jobs.evolve import IcebergTable
-from spark_jobs.pages import PAGES
-from spark_jobs.rows import RowShape
 from spark_jobs.session import spark_session
-from spark_jobs.tidy import tidy
-from spark_jobs.unwritable import commit_each
-from spark_jobs.warehouse import Fence, Warehouse, _Notes
+from spark_jobs.sinks.iceberg import Fence, Warehouse, _Notes
+from spark_jobs.sinks.schema_evolution import IcebergTable
+from spark_jobs.sinks.table_maintenance import tidy
+from spark_jobs.sinks.unwritable_tables import commit_each
+from spark_jobs.stages.event_pages import PAGES
+from spark_jobs.stages.table_rows import RowShape
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -47,18 +47,18 @@ from tests.spark_jobs.examples import (
     table,
 )
 from tests.spark_jobs.pipeline import Pipeline
-from writetime.batch.documents import Sealed
-from writetime.batch.identity import Owner
-from writetime.batch.pieces import Piece
-from writetime.batch.plan import seal
-from writetime.config import WarehouseConfig
-from writetime.cql.names import to_column
-from writetime.cql.types import Duration
+from writetime.cassandra.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, DroppedColumn, Schema, Table, UserType
+from writetime.cassandra.types.types import Duration
+from writetime.config.pipeline import WarehouseConfig
 from writetime.errors import BatchBusy, BatchError
-from writetime.model import Cell, DeletionTime, Mutation, PartitionUpdate, Row
-from writetime.schema.model import Column, DroppedColumn, Schema, Table, UserType
-from writetime.store import Store
-from writetime.store.local import LocalStore
+from writetime.events.naming import to_column
+from writetime.pipeline.documents import Sealed
+from writetime.pipeline.identity import Owner
+from writetime.pipeline.planner import seal
+from writetime.pipeline.quarantine.published import Piece
+from writetime.storage.local import LocalStore
+from writetime.storage.store import Store
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -8,17 +8,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
-from writetime import names
-from writetime.batch.documents import Accounting, LedgerEntry, Manifest, Mark, Problem, Sealed, SegmentInput, SegmentOutcome
-from writetime.batch.publish import Published
-from writetime.commitlog.encode import encode_mutation
-from writetime.model import Cell, Liveness, Mutation, PartitionUpdate, Row
-from writetime.schema.learn import SchemaLearner
+from writetime.cassandra.commitlog.encode import encode_mutation
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.pipeline.documents import (
+    Accounting,
+    LedgerEntry,
+    Manifest,
+    Mark,
+    Problem,
+    Sealed,
+    SegmentInput,
+    SegmentOutcome,
+)
+from writetime.pipeline.publish_progress import Published
+from writetime.storage import layout
 
 CLUSTER = "Prod <1>"
 START = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 NODES = tuple(
-    names.NodeName(CLUSTER, dc, f"{number:08d}-0000-4000-8000-000000000000") for dc, number in (("dc1", 1), ("dc1", 2), ("dc2", 3))
+    layout.NodeName(CLUSTER, dc, f"{number:08d}-0000-4000-8000-000000000000") for dc, number in (("dc1", 1), ("dc1", 2), ("dc2", 3))
 )
 TABLES = ("shop.orders", "shop.customers", 'shop."<b>X</b>"')
 ORDERS, SECRET = UUID(int=7), UUID(int=9)
@@ -26,8 +35,8 @@ Put = Callable[[str, bytes], object]
 """Writes an object; metadata are of no interest to it."""
 
 
-def ref(node: int, number: int) -> names.SegmentRef:
-    return names.SegmentRef(NODES[node], names.SegmentName(1_777_890_000_000 + number, 7))
+def ref(node: int, number: int) -> layout.SegmentRef:
+    return layout.SegmentRef(NODES[node], layout.SegmentName(1_777_890_000_000 + number, 7))
 
 
 def minute(number: float) -> datetime:
@@ -108,14 +117,14 @@ class Builder:
         for node, fact in zip(
             NODES, ({"address": "10.0.0.1", "release_version": "5.0.6", "tokens": ["1"]}, {}, {"rack": "r<1>"}), strict=True
         ):
-            self.put(names.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
-        self.put(names.published(CLUSTER), Published(batch=last - 1, events=1).to_bytes())
+            self.put(layout.node_facts(node), json.dumps({"host_id": node.host_id, **fact}).encode())
+        self.put(layout.published(CLUSTER), Published(batch=last - 1, events=1).to_bytes())
         self.put(ref(0, 10**6).incoming, b"not taken in yet")
         growing = SegmentInput(object=ref(2, 10**6).growing, generation=1, size=4096, crc32c=5, sealed_at=minute(last))
         self._note(last, growing, "growing", SegmentOutcome(object=growing.object, frames=3), None)
 
     def _write(self, number: int, what: str, document: bytes) -> None:
-        self.put(names.batch_object(CLUSTER, number, what), document)
+        self.put(layout.batch_object(CLUSTER, number, what), document)
 
     def _settle(self, number: int, segment: SegmentInput, outcome: SegmentOutcome) -> None:
         if outcome.problems:
@@ -143,7 +152,7 @@ class Builder:
         )
         self.put(segment.ref.ledger, entry.to_bytes())
 
-    def _quarantine(self, of: names.SegmentRef) -> Problem:
+    def _quarantine(self, of: layout.SegmentRef) -> Problem:
         body = mutation(ORDERS)
         stem = of.quarantined(4711, len(body))
         problem = Problem(
@@ -162,7 +171,7 @@ def _accounts(number: int) -> Iterator[Accounting]:
 
 def small(folder: Path, batches: int = 8) -> None:
     """A small pipeline's bucket in a folder; `sealed_at` is in the objects' metadata, as the shipper notes it."""
-    from writetime.store.local import LocalStore
+    from writetime.storage.local import LocalStore
 
     store = LocalStore(folder)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.status import bucket
-from writetime.status.batches import Batches
-from writetime.store.local import LocalStore
+from writetime.pipeline.batch_history import Batches
+from writetime.storage.local import LocalStore
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,14 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.plan import read_manifest
-from writetime.batch.void import void
-from writetime.status.batches import Batches, taken_in
-from writetime.status.nodes import ring
-from writetime.status.tables import tables
-from writetime.status.text import as_document, as_text
-from writetime.store.local import LocalStore
+from writetime.monitoring.nodes import ring
+from writetime.monitoring.status import as_document, as_text
+from writetime.monitoring.tables import tables
+from writetime.pipeline.batch_history import Batches, taken_in
+from writetime.pipeline.planner import read_manifest
+from writetime.pipeline.void import void
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 
 def test_the_newest_come_first_and_a_page_goes_on_before_a_number(batches: Batches) -> None:
@@ -54,7 +54,7 @@ def test_a_batch_that_was_sealed_since_is_seen() -> None:
     builder.batch(2)
     builder.batch(3)
     assert [facts.number for facts in batches.latest()] == [3, 2, 1]
-    store.put(names.batch_object(bucket.CLUSTER, 4, "manifest"), b"{}")
+    store.put(layout.batch_object(bucket.CLUSTER, 4, "manifest"), b"{}")
     assert (batches.newest().last, batches.newest().open) == (4, True)
 
 
@@ -72,7 +72,7 @@ def test_a_voided_batch_is_listed_and_counts_for_nothing_else() -> None:
     batches = Batches(store, bucket.CLUSTER)
     assert batches.newest().last == 2
     manifest = read_manifest(store, bucket.CLUSTER, 2).model_copy(update={"number": 3, "base": 2})
-    store.put(names.batch_object(bucket.CLUSTER, 3, "manifest"), manifest.to_bytes())
+    store.put(layout.batch_object(bucket.CLUSTER, 3, "manifest"), manifest.to_bytes())
     void(store, bucket.CLUSTER, 3, reason="lost", by="ann")
     fresh = Batches(store, bucket.CLUSTER)
     for each in (batches, fresh):
@@ -89,7 +89,7 @@ def test_a_voided_batch_is_listed_and_counts_for_nothing_else() -> None:
     assert "batch 3 was voided by ann at" in as_text(batches, 10)
     (told,) = as_document(batches, 10)["voids"]
     assert (told["number"], told["reason"], told["by"]) == (3, "lost", "ann")
-    store.put(names.batch_object(bucket.CLUSTER, 4, "manifest"), manifest.model_copy(update={"number": 4}).to_bytes())
+    store.put(layout.batch_object(bucket.CLUSTER, 4, "manifest"), manifest.model_copy(update={"number": 4}).to_bytes())
     for each in (batches, Batches(store, bucket.CLUSTER)):
         assert (each.newest().open, each.newest().base, each.voided()) == (True, 2, {3})
         assert [facts.number for facts in each.latest()] == [3, 2, 1]

@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from tests.status import bucket
-from writetime import cli, names
-from writetime.batch import chains
-from writetime.batch.chains import Rebuild
-from writetime.batch.documents import Chain
-from writetime.batch.plan import read_sealed
-from writetime.batch.shelve import Done, Shelved, Work
-from writetime.store.local import LocalStore
+from writetime import cli
+from writetime.pipeline import chains
+from writetime.pipeline.archive_packing import Done, Shelved, Work
+from writetime.pipeline.chains import Rebuild
+from writetime.pipeline.documents import Chain
+from writetime.pipeline.planner import read_sealed
+from writetime.storage import layout
+from writetime.storage.local import LocalStore
 
 
 def config(folder: Path, where: Path) -> str:
@@ -56,12 +57,12 @@ def test_how_far_the_archive_is_packed(tmp_path: Path, capsys: pytest.CaptureFix
     last = Done(packed=Work(objects=3, before=96 << 20, after=32 << 20), let_go=Work(objects=2, before=10 << 20), failed=1)
     shelved = Shelved(at=bucket.minute(9), packed_upto=bucket.minute(0), last=last, ever=last.with_(last))
     store = LocalStore(folder)
-    store.put(names.shelved(bucket.CLUSTER), shelved.to_bytes())
+    store.put(layout.shelved(bucket.CLUSTER), shelved.to_bytes())
     sealed = read_sealed(store, bucket.CLUSTER, 8)
     assert sealed is not None
     kept_from = bucket.minute(0).replace(minute=0)
     store.put(
-        names.batch_object(bucket.CLUSTER, 8, "sealed"), sealed.model_copy(update={"kept_from": int(kept_from.timestamp())}).to_bytes()
+        layout.batch_object(bucket.CLUSTER, 8, "sealed"), sealed.model_copy(update={"kept_from": int(kept_from.timestamp())}).to_bytes()
     )
     assert cli.main(["status", *where]) == 0
     lines = capsys.readouterr().out.splitlines()

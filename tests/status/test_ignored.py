@@ -8,15 +8,15 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.prune import batches as prunable
-from writetime.status.batches import Batches
-from writetime.status.ignored import Ignored, ignored
-from writetime.status.text import as_document, as_text
+from writetime.monitoring.ignored import Ignored, ignored
+from writetime.monitoring.status import as_document, as_text
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.retention import batches as prunable
+from writetime.storage import layout
 
 CLUSTER = bucket.CLUSTER
 NOW = datetime.now(UTC)
-C = names.part(CLUSTER)
+C = layout.part(CLUSTER)
 STRAY = [
     f"batches/{C}/notes.txt",
     f"batches/{C}/.DS_Store",
@@ -71,15 +71,15 @@ def test_a_stray_object_is_not_pruned(store: MemoryStore) -> None:
     sealed = Batches(store, CLUSTER).newest().sealed
     assert sealed is not None
     found = prunable(store, CLUSTER, sealed.model_copy(update={"number": 10**6}), NOW + timedelta(days=1), 10**6)
-    assert {names.batch_number(info.name) for documents in found for info in documents} == {1}
+    assert {layout.batch_number(info.name) for documents in found for info in documents} == {1}
 
 
 @pytest.mark.parametrize(
     "said", [b"[" * 2000, b'{"a":' * 2000, b"\xff", b"[]", b'{"address": 7}', b'{"address": "\\ud800"}', b" " * (2 << 20)]
 )
 def test_documents_of_a_node_that_make_no_sense_are_named(store: MemoryStore, said: bytes) -> None:
-    node = names.NodeName(CLUSTER, "dc1", "evil")
-    wanted = [names.node_facts(node), names.node_space(node, NOW, "ok")]
+    node = layout.NodeName(CLUSTER, "dc1", "evil")
+    wanted = [layout.node_facts(node), layout.node_space(node, NOW, "ok")]
     for name in wanted:
         store.put(name, said)
     found = ignored(Batches(store, CLUSTER), now=NOW)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.status import bucket
-from writetime.status import ledger
-from writetime.status.batches import Batches
-from writetime.status.ledger import Query, Row, find, minute_of, search
-from writetime.store.local import LocalStore
+from writetime.monitoring import ledger
+from writetime.monitoring.ledger import Query, Row, find, minute_of, search
+from writetime.pipeline.batch_history import Batches
+from writetime.storage.local import LocalStore
 
 
 def everything(batches: Batches, query: Query, size: int = 4) -> list[Row]:

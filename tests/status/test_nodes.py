@@ -9,11 +9,11 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.status.batches import Batches
-from writetime.status.ledger import Query, search
-from writetime.status.nodes import coverage, ring
-from writetime.status.text import as_document, as_text
+from writetime.monitoring.ledger import Query, search
+from writetime.monitoring.nodes import coverage, ring
+from writetime.monitoring.status import as_document, as_text
+from writetime.pipeline.batch_history import Batches
+from writetime.storage import layout
 
 
 def test_a_ring_knows_its_nodes(batches: Batches) -> None:
@@ -36,9 +36,9 @@ def test_a_node_of_which_nothing_came_lately_says_so(batches: Batches) -> None:
 
 def test_a_node_that_says_nothing_sensible_hides_nobody() -> None:
     store = MemoryStore()
-    store.put(names.node_facts(bucket.NODES[0]), b"[1]")
-    store.put(names.node_facts(bucket.NODES[1]), b"\xff")
-    store.put(names.nodes_prefix(bucket.CLUSTER) + "stray", b"{}")
+    store.put(layout.node_facts(bucket.NODES[0]), b"[1]")
+    store.put(layout.node_facts(bucket.NODES[1]), b"\xff")
+    store.put(layout.nodes_prefix(bucket.CLUSTER) + "stray", b"{}")
     assert [node.node for node in ring(Batches(store, bucket.CLUSTER)).nodes] == [bucket.NODES[0], bucket.NODES[1]]
 
 
@@ -46,10 +46,10 @@ def test_frames_that_no_node_logged_are_no_node() -> None:
     store = MemoryStore()
     builder = bucket.Builder(store.put)
     builder.batch(1)
-    made = names.SegmentRef(names.NodeName.made(bucket.CLUSTER, "snapshot", "run-1"), names.SegmentName(1, 8))
-    manifest = json.loads(store.read(names.batch_object(bucket.CLUSTER, 1, "manifest")))
+    made = layout.SegmentRef(layout.NodeName.made(bucket.CLUSTER, "snapshot", "run-1"), layout.SegmentName(1, 8))
+    manifest = json.loads(store.read(layout.batch_object(bucket.CLUSTER, 1, "manifest")))
     manifest["segments"].append(manifest["segments"][0] | {"object": made.incoming})
-    store.put(names.batch_object(bucket.CLUSTER, 1, "manifest"), json.dumps(manifest).encode())
+    store.put(layout.batch_object(bucket.CLUSTER, 1, "manifest"), json.dumps(manifest).encode())
     store.put(made.incoming, b"waits")
     batches = Batches(store, bucket.CLUSTER)
     found = ring(batches)
@@ -88,14 +88,14 @@ def test_a_node_tells_of_its_space_until_it_has_enough(batches: Batches) -> None
 
     def tell(node: int, moment: timedelta, **more: object) -> None:
         level = str(more.get("level", "alarm"))
-        told.put(names.node_space(bucket.NODES[node], at + moment, level), json.dumps({**space, **more}).encode())
+        told.put(layout.node_space(bucket.NODES[node], at + moment, level), json.dumps({**space, **more}).encode())
 
     tell(0, timedelta(minutes=-2), level="warn")
     tell(0, timedelta(0))
     tell(1, timedelta(days=-1), level="warn", share=0.5)
     tell(2, timedelta(days=-2))
     tell(2, timedelta(0), share="much")
-    told.put(names.space_prefix(bucket.CLUSTER, at.date()) + "stray", b"{}")
+    told.put(layout.space_prefix(bucket.CLUSTER, at.date()) + "stray", b"{}")
     spaces = {node.node: node.space for node in ring(seen, now=at).nodes}
     assert {node: space and (space.level, space.share) for node, space in spaces.items()} == {
         bucket.NODES[0]: ("alarm", 0.95),
@@ -109,13 +109,13 @@ def test_a_node_tells_of_its_space_until_it_has_enough(batches: Batches) -> None
 def test_a_cluster_of_3_11_says_by_which_rule_it_is_merged() -> None:
     store = MemoryStore()
     for node, release in zip(bucket.NODES, ("3.11.19", "4.1.10", "3.11.19"), strict=True):
-        store.put(names.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
+        store.put(layout.node_facts(node), json.dumps({"host_id": node.host_id, "release_version": release}).encode())
     bucket.Builder(store.put).batch(1)
     seen = Batches(store, bucket.CLUSTER)
     # The batch is of before the rule was noted.
     assert as_document(seen, 5)["merging"] == {"rule": "4.0", "releases": {"3.11.19": 2, "4.1.10": 1}, "ties": 0}
     for what, news in (("manifest", {"merge_rule": "3.11"}), ("sealed", {})):
-        name = names.batch_object(bucket.CLUSTER, 1, what)
+        name = layout.batch_object(bucket.CLUSTER, 1, what)
         document = json.loads(store.read(name)) | news
         for account in document.get("accounting", [])[:1]:
             account["ties"] = 3
@@ -131,7 +131,7 @@ def test_a_cluster_of_3_11_says_by_which_rule_it_is_merged() -> None:
 def test_space_is_shown_as_text_and_as_document(batches: Batches) -> None:
     now = datetime.now(UTC)
     told = {"at": now.isoformat(), "level": "alarm", "used": 90, "limit": 100, "share": 0.95, "disk_free": 7}
-    batches.store.put(names.node_space(bucket.NODES[0], now, "alarm"), json.dumps(told).encode())
+    batches.store.put(layout.node_space(bucket.NODES[0], now, "alarm"), json.dumps(told).encode())
     assert "short of space (alarm): 10.0.0.1, 95% of what cdc_raw may hold" in as_text(batches, 5)
     first = as_document(batches, 5)["nodes"][0]
     assert first["space"] == {**told, "at": now.isoformat(), "settings": {}}
@@ -141,8 +141,8 @@ def test_a_node_that_drops_captured_writes_is_named() -> None:
     batches, now = Batches(MemoryStore(), bucket.CLUSTER), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "ok", "used": 9, "limit": 100, "share": 0.09, "disk_free": 7}
     settings = {"cdc_enabled": True, "cdc_block_writes": False, "commitlog_sync": "periodic", "of_a_later_release": [1]}
-    batches.store.put(names.node_space(bucket.NODES[0], now, "ok"), json.dumps({**space, "settings": settings}).encode())
-    batches.store.put(names.node_space(bucket.NODES[1], now, "ok"), json.dumps(space).encode())
+    batches.store.put(layout.node_space(bucket.NODES[0], now, "ok"), json.dumps({**space, "settings": settings}).encode())
+    batches.store.put(layout.node_space(bucket.NODES[1], now, "ok"), json.dumps(space).encode())
     (line,) = [line for line in as_text(batches, 5).splitlines() if line.startswith("drops captured writes")]
     assert line.startswith(
         f"drops captured writes: {bucket.NODES[0].host_id}: cdc_block_writes is false: when cdc_raw is full, Cassandra deletes"
@@ -166,7 +166,7 @@ def test_a_node_that_drops_captured_writes_is_named() -> None:
 def test_settings_that_make_no_sense_are_passed_over_and_listed(settings: object) -> None:
     batches, now = Batches(MemoryStore(), bucket.CLUSTER), datetime.now(UTC)
     space = {"at": now.isoformat(), "level": "alarm", "used": 9, "limit": 100, "share": 0.09, "disk_free": 7, "settings": settings}
-    name = names.node_space(bucket.NODES[0], now, "alarm")
+    name = layout.node_space(bucket.NODES[0], now, "alarm")
     batches.store.put(name, json.dumps(space).encode())
     assert all(node.space is None for node in ring(batches).nodes)
     assert name in [each["object"] for each in as_document(batches, 5)["ignored"]]

@@ -8,10 +8,10 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime.columns import Rules
-from writetime.schema.model import DroppedColumn, Schema
-from writetime.status.batches import Batches
-from writetime.status.quarantine import Look, look, look_at, piece, quarantined
+from writetime.cassandra.schema.model import DroppedColumn, Schema
+from writetime.events.masking import Rules
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.quarantine.contents import Look, look, look_at, piece, quarantined
 
 SECRETS = ("hunter2", "key-7", b"hunter2".hex(" "), b"key-7".hex(" "))
 

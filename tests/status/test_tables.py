@@ -8,10 +8,10 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.documents import Sealed
-from writetime.status.batches import Batches
-from writetime.status.tables import tables
+from writetime.monitoring.tables import tables
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.documents import Sealed
+from writetime.storage import layout
 
 
 def test_tables_sum_up_their_batches(batches: Batches) -> None:
@@ -29,7 +29,7 @@ def test_a_quiet_table_shows_by_its_rows() -> None:
     store = MemoryStore()
     document = bucket.Builder(store.put)
     document.batch(1)
-    name = names.batch_object(bucket.CLUSTER, 1, "sealed")
+    name = layout.batch_object(bucket.CLUSTER, 1, "sealed")
     sealed = Sealed.model_validate_json(store.read(name))
     store.put(name, sealed.model_copy(update={"rows": {"shop.quiet": 7}}).to_bytes())
     quiet = {table.name: table for table in tables(Batches(store, bucket.CLUSTER)).tables}["shop.quiet"]

@@ -11,12 +11,12 @@ import pytest
 
 from tests.status import bucket
 from tests.store.memory import MemoryStore
-from writetime import names
-from writetime.batch.publish import Published
-from writetime.config import WatchConfig
-from writetime.status import nodes
-from writetime.status.batches import Batches
-from writetime.status.watch import Trouble, watch
+from writetime.config.pipeline import WatchConfig
+from writetime.monitoring import nodes
+from writetime.monitoring.watch import Trouble, watch
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.publish_progress import Published
+from writetime.storage import layout
 
 NONE = WatchConfig(late_minutes=None, space=None, settings=False, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
 HOUR = timedelta(hours=1)
@@ -51,7 +51,7 @@ def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:
     assert kinds(found) == ["late"] * 3
     first = found[0]
     assert first.key == f"late {bucket.NODES[0].path}"
-    for part in ("10.0.0.1 (dc1", "Prod <1>", "2026-05-04 12:08Z, 51.5 min ago", "shipper", names.node_documents(bucket.NODES[0])):
+    for part in ("10.0.0.1 (dc1", "Prod <1>", "2026-05-04 12:08Z, 51.5 min ago", "shipper", layout.node_documents(bucket.NODES[0])):
         assert part in first.text
 
 
@@ -62,7 +62,7 @@ def test_by_default_a_node_is_late_once_half_of_its_space_would_be_full(store: M
     if limit is not None:
         at = bucket.minute(5)
         told = {"at": at.isoformat(), "level": "ok", "used": 90, "limit": limit, "share": 0.1, "disk_free": 3 << 30}
-        store.put(names.node_space(bucket.NODES[0], at, "ok"), json.dumps(told).encode())
+        store.put(layout.node_space(bucket.NODES[0], at, "ok"), json.dumps(told).encode())
     after = timedelta(minutes=minutes) + timedelta(minutes=8.5)
     key = f"late {bucket.NODES[0].path}"
     auto = limits(late_minutes="auto")
@@ -71,13 +71,13 @@ def test_by_default_a_node_is_late_once_half_of_its_space_would_be_full(store: M
 
 
 def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
-    gone = names.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
-    store.put(names.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())
+    gone = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(layout.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())
     late = limits(late_minutes=55)
     (found,) = seen(store, late)
     assert "10.0.0.9" in found.text
     assert "no segment for" in found.text
-    store.delete(names.node_facts(gone))
+    store.delete(layout.node_facts(gone))
     assert seen(store, late) == []
 
 
@@ -90,8 +90,8 @@ def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pyte
     monkeypatch.setattr(Batches, "latest", lambda self, count=60, **how: asked.append(count) or latest(self, count, **how))
     seen(store, limits(late_minutes=1))
     assert asked == [1]
-    lost = names.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
-    store.put(names.node_facts(lost), b"{}")
+    lost = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(layout.node_facts(lost), b"{}")
     seen(store, limits(late_minutes=1))
     assert asked == [1, 1, 500]
 
@@ -100,7 +100,7 @@ def test_a_node_is_short_of_space(store: MemoryStore) -> None:
     at = bucket.minute(50)
     for node, level in ((0, "warn"), (1, "alarm"), (2, "ok")):
         told = {"at": at.isoformat(), "level": level, "used": 90, "limit": 100, "share": 0.9, "disk_free": 3 << 30}
-        store.put(names.node_space(bucket.NODES[node], at, level), json.dumps(told).encode())
+        store.put(layout.node_space(bucket.NODES[node], at, level), json.dumps(told).encode())
     assert [trouble.key for trouble in seen(store, limits(space="warn"))] == [
         f"space {bucket.NODES[0].path} warn",
         f"space {bucket.NODES[1].path} alarm",
@@ -116,7 +116,7 @@ def test_a_node_is_set_to_drop_captured_writes(store: MemoryStore) -> None:
     for node, settings in ((0, {"cdc_enabled": True}), (1, {"cdc_enabled": False, "cdc_block_writes": False}), (2, {})):
         space = {"at": at.isoformat(), "level": "ok", "used": 1, "limit": 100, "share": 0.01, "disk_free": 3 << 30}
         document = json.dumps({**space, "settings": settings}).encode()
-        store.put(names.node_space(bucket.NODES[node], at, "ok"), document)
+        store.put(layout.node_space(bucket.NODES[node], at, "ok"), document)
     found = seen(store, limits(settings=True))
     assert [trouble.key for trouble in found] == [
         f"settings {bucket.NODES[1].path} cdc_enabled",
@@ -130,9 +130,9 @@ def test_a_node_is_set_to_drop_captured_writes(store: MemoryStore) -> None:
 
 def test_a_batch_is_stuck_that_was_begun_and_does_not_end(store: MemoryStore) -> None:
     assert seen(store, limits(stuck_minutes=1), after=24 * HOUR) == []
-    manifest = json.loads(store.read(names.batch_object(bucket.CLUSTER, 8, "manifest")))
+    manifest = json.loads(store.read(layout.batch_object(bucket.CLUSTER, 8, "manifest")))
     begun = {**manifest, "number": 9, "base": 8, "created_at": bucket.minute(20).isoformat()}
-    store.put(names.batch_object(bucket.CLUSTER, 9, "manifest"), json.dumps(begun).encode())
+    store.put(layout.batch_object(bucket.CLUSTER, 9, "manifest"), json.dumps(begun).encode())
     assert seen(store, limits(stuck_minutes=40)) == []
     (found,) = seen(store, limits(stuck_minutes=39))
     assert found.key == "stuck 9"
@@ -145,12 +145,12 @@ def test_a_backlog(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(store, limits(backlog_segments=5)) == []
     (found,) = seen(store, limits(backlog_segments=4))
     assert (found.key, "backlog: 5 segments of Prod <1> wait" in found.text) == ("backlog", True)
-    monkeypatch.setattr("writetime.status.nodes.LISTED", 2)
+    monkeypatch.setattr("writetime.monitoring.nodes.LISTED", 2)
     assert kinds(seen(store, limits(backlog_segments=2000))) == ["backlog"]
 
 
 def test_events_that_stay(store: MemoryStore) -> None:
-    name = names.published(bucket.CLUSTER)
+    name = layout.published(bucket.CLUSTER)
     store.delete(name)
     store.put(name, Published(batch=5, events=1).to_bytes())
     assert seen(store, limits(unpublished_batches=3)) == []

@@ -11,8 +11,9 @@ import pytest
 
 from tests import gcs_server, s3_server
 from tests.store import gcs_stub, memory, s3_stub
-from writetime.store import Store, open_store
-from writetime.store import s3 as s3_module
+from writetime.storage import open_store
+from writetime.storage import s3 as s3_module
+from writetime.storage.store import Store
 
 # What a test server does not do; the service does, and so does the stub, over which the same cases run.
 LAX = {

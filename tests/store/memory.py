@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, SourceUnreadable, StoreError, StoreUnavailable
-from writetime.store import ObjectInfo
-from writetime.store.checksum import crc32c
-from writetime.store.keys import require_name
+from writetime.storage.checksum import crc32c
+from writetime.storage.object_names import require_name
+from writetime.storage.store import ObjectInfo
 
 
 class Fault(Enum):

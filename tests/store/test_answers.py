@@ -25,11 +25,12 @@ from hypothesis import strategies as st
 from tests.store import gcs_stub, s3_stub
 from tests.store.http_stub import Answer
 from writetime.errors import StoreError, StoreUnavailable
-from writetime.store import ObjectInfo, Store, gcs
-from writetime.store import s3 as s3_module
-from writetime.store.checksum import crc32c
-from writetime.store.gcs import GcsStore
-from writetime.store.s3 import S3Store
+from writetime.storage import gcs
+from writetime.storage import s3 as s3_module
+from writetime.storage.checksum import crc32c
+from writetime.storage.gcs import GcsStore
+from writetime.storage.s3 import S3Store
+from writetime.storage.store import ObjectInfo, Store
 
 DATA = b"0123456789" * 10
 BIG = bytes(9 << 20)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.store.conftest import Backend
 from writetime.errors import ObjectNotFound, PreconditionFailed, SourceUnreadable, StoreError
-from writetime.store import ObjectInfo, Store
-from writetime.store.checksum import crc32c
+from writetime.storage.checksum import crc32c
+from writetime.storage.store import ObjectInfo, Store
 
 ODD_NAMES = [
     "a",

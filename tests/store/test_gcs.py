@@ -8,9 +8,9 @@ import pytest
 
 from tests.store.gcs_stub import Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import gcs, open_store
-from writetime.store.checksum import crc32c_of
-from writetime.store.gcs import GcsStore
+from writetime.storage import gcs, open_store
+from writetime.storage.checksum import crc32c_of
+from writetime.storage.gcs import GcsStore
 
 BIG = 9 << 20
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.store.conftest import Backend
 from writetime.errors import LeaseLost
-from writetime.store import ObjectInfo, Store
-from writetime.store.lease import Lease, notes
+from writetime.storage.lease import Lease, notes
+from writetime.storage.store import ObjectInfo, Store
 
 NAME = "leases/thing.json"
 

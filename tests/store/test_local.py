@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import local, open_store
-from writetime.store.checksum import crc32c
-from writetime.store.local import LocalStore
+from writetime.storage import local, open_store
+from writetime.storage.checksum import crc32c
+from writetime.storage.local import LocalStore
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from tests.store.memory import PASSING, Fault, MemoryStore
 from writetime.errors import ChecksumMismatch, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store.checksum import crc32c
+from writetime.storage.checksum import crc32c
 
 
 def held(store: MemoryStore) -> bytes | None:

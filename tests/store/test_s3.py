@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-import writetime.store
+import writetime.storage
 from tests import s3_server
 from tests.store import s3_stub
 from tests.store.s3_stub import Held, Stub
 from writetime.errors import ChecksumMismatch, ConfigError, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import open_store
-from writetime.store import s3 as s3_module
-from writetime.store.checksum import crc32c, crc32c_of
-from writetime.store.s3 import S3Store
+from writetime.storage import open_store
+from writetime.storage import s3 as s3_module
+from writetime.storage.checksum import crc32c, crc32c_of
+from writetime.storage.s3 import S3Store
 
 PART = 1 << 16
 BIG = b"0123456789abcdef" * (PART // 16 * 3) + b"end"
@@ -59,8 +59,8 @@ def test_urls_that_are_refused(url: str) -> None:
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "writetime.store.s3")
-    monkeypatch.delattr(writetime.store, "s3")
+    monkeypatch.delitem(sys.modules, "writetime.storage.s3")
+    monkeypatch.delattr(writetime.storage, "s3")
     monkeypatch.setitem(sys.modules, "botocore", None)
     with pytest.raises(ConfigError, match=r"writetime\[s3\]"):
         open_store("s3://bucket")

@@ -12,8 +12,9 @@ from botocore.retries import standard
 
 from tests.store.conftest import Backend
 from writetime.errors import SourceUnreadable
-from writetime.store import Store, gcs, source
-from writetime.store import s3 as s3_module
+from writetime.storage import gcs, source
+from writetime.storage import s3 as s3_module
+from writetime.storage.store import Store
 
 SIZE = 9 << 20
 """More than any backend sends in one request."""

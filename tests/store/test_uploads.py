@@ -15,8 +15,9 @@ import pytest
 
 from tests.store import gcs_stub, s3_stub
 from tests.store.conftest import Backend
-from writetime.store import Store, gcs, open_store
-from writetime.store.checksum import crc32c_of
+from writetime.storage import gcs, open_store
+from writetime.storage.checksum import crc32c_of
+from writetime.storage.store import Store
 
 MB = 1 << 20
 NAME = "cdc/ring/dc1/host-1/CommitLog-7-1.log"
@@ -25,7 +26,7 @@ NAME = "cdc/ring/dc1/host-1/CommitLog-7-1.log"
 SEND = """
 import re, sys
 from pathlib import Path
-from writetime.store import open_store
+from writetime.storage import open_store
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
 store = open_store(sys.argv[1])
 store.put("warm", b"x", if_generation=0)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tools import jars
-from writetime.config import load
+from writetime.config.pipeline import load
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from cassandra.protocol import ResultMessage, _ProtocolHandler
 from cassandra.query import SimpleStatement
 
 from tests.ring.proof.values import Json, from_ring
-from writetime.cql.names import to_column
+from writetime.events.naming import to_column
 
 OWN_KEYSPACE = "proof_filler"
 SINGLE_KEYSPACE = "proof_single"

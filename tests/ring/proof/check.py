@@ -21,8 +21,8 @@ from typing import Any
 
 from tests.ring.proof.answer import Answer, Row, TableAnswer
 from tests.ring.proof.lake import Event, Lake, cql_name
-from writetime import names
-from writetime.batch.documents import Sealed, total
+from writetime.pipeline.documents import Sealed, total
+from writetime.storage import layout
 
 EXPIRY_SLACK_SECONDS = 1
 _LAST = 5
@@ -178,7 +178,7 @@ def _numbers(numbers: list[tuple[int, int]], teller: _Teller) -> Iterator[Mismat
             yield teller.tell("duplicate", "", f"ordinals of batch {batch}", f"1 to {len(ordinals)}", str(ordinals[:20]))
 
 
-def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Container[names.SegmentRef] = frozenset()) -> Iterator[Mismatch]:
+def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Container[layout.SegmentRef] = frozenset()) -> Iterator[Mismatch]:
     """One batch's accounts against each other and against `updates`, the partition updates that its segments were seen to hold. Of
     segments that are `damaged` problems are expected."""
     whole = total(sealed.accounting)
@@ -191,7 +191,7 @@ def check_batch(sealed: Sealed, updates: int | None, where: str, damaged: Contai
         if expected is not None and accounted != expected:
             yield Mismatch("account", where, "*", column=what, ring=expected, ours=accounted)
     for outcome in sealed.segments:
-        for problem in outcome.problems if names.SegmentRef.from_object(outcome.object) not in damaged else ():
+        for problem in outcome.problems if layout.SegmentRef.from_object(outcome.object) not in damaged else ():
             yield Mismatch(
                 "problem", where, outcome.object, str(problem.position), ring="no problem", ours=f"{problem.kind}: {problem.message}"
             )

@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Callable
 
-from writetime.commitlog.segment import Frame, peek, scan
+from writetime.cassandra.commitlog.segment import Frame, peek, scan
 
 Damage = Callable[[bytes, Frame], bytes]
 

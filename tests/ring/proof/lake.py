@@ -18,7 +18,7 @@ from pyiceberg.types import ListType, MapType
 
 from tests.ring.proof.answer import Row, TableAnswer, key_of, with_numbers
 from tests.ring.proof.values import Json, from_lake
-from writetime.cql.names import from_column, to_changes_namespace, to_column, to_namespace
+from writetime.events.naming import from_column, to_changes_namespace, to_column, to_namespace
 
 WRITETIME, EXPIRES_AT = "_writetime", "_expires_at"
 

@@ -33,8 +33,8 @@ from tests.ring.proof.pipeline import CLUSTER, DATACENTER, Pipeline
 from tests.ring.proof.schedule import HELD, NODES, Step
 from tools.console import say
 from tools.errors import ServiceError
-from writetime import names
-from writetime.batch.truncations import SAME_TRUNCATE_MS
+from writetime.pipeline.truncations import SAME_TRUNCATE_MS
+from writetime.storage import layout
 
 HEAP = "400M"
 SETTLE_SECONDS = 4.0
@@ -205,7 +205,7 @@ class Live:
 
     def _let_departures_settle(self) -> None:
         """Wait until no node left less than a TRUNCATE's time-out ago. What such a node logged last is kept, and counted as undecided:
-        no record says whether it took part (`writetime.batch.truncations`)."""
+        no record says whether it took part (`writetime.pipeline.truncations`)."""
         self._changed()
         time.sleep(max(0.0, self._departed + SAME_TRUNCATE_MS / 1000 - time.monotonic()))
 
@@ -627,7 +627,7 @@ def _with_captured_writes(cdc_raw: Path) -> list[Path]:
 
 def left_behind(pipeline: Pipeline, where: str) -> Iterator[Mismatch]:
     """Segments that no batch has taken in, though there was nothing left to do."""
-    for info in pipeline.store.list(names.incoming_prefix(CLUSTER)):
+    for info in pipeline.store.list(layout.incoming_prefix(CLUSTER)):
         yield Mismatch("problem", where, info.name, ring="taken in", ours="still there")
 
 

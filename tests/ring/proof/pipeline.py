@@ -24,7 +24,7 @@ from pydantic import ByteSize
 from pyspark.sql import SparkSession
 
 from shippers.agent import Agent, Round
-from shippers.node import Link
+from shippers.node_identity import Link
 from spark_jobs import ingest, maintain
 from spark_jobs.session import spark_session
 from tests.ring.node import Node
@@ -33,16 +33,16 @@ from tests.ring.proof.answer import Answer
 from tests.ring.proof.lake import Lake
 from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
-from writetime import names
-from writetime.batch import logs_in, plan
-from writetime.batch.archive import archive, mark_for_retry, release
-from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.maintained import Maintained
-from writetime.batch.plan import plan_ingest, plan_maintain, plan_replay
-from writetime.commitlog.segment import peek, scan
-from writetime.config import NodeConfig, PipelineConfig, ShipConfig
-from writetime.join.purge import purge_before
-from writetime.store import Store, open_store
+from writetime.cassandra.commitlog.segment import peek, scan
+from writetime.cassandra.merge.tombstone_gc import purge_before
+from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
+from writetime.pipeline import completeness, planner
+from writetime.pipeline.archiver import archive, mark_for_retry, release
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.maintenance_report import Maintained
+from writetime.pipeline.planner import plan_ingest, plan_maintain, plan_replay
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
 
 CLUSTER = "proof"
 DATACENTER = "dc1"
@@ -145,7 +145,7 @@ class Pipeline:
         self._spark: SparkSession | None = None
         self._seen: set[tuple[str, int]] = set()
         self.sealed: list[Sealed] = []
-        self.damaged: set[names.SegmentRef] = set()
+        self.damaged: set[layout.SegmentRef] = set()
         """Segments that are damaged, so that batches are right to find problems in them."""
         self._whole: dict[str, bytes] = {}
 
@@ -200,7 +200,7 @@ class Pipeline:
         now = now or datetime.now(UTC)
         start, end = now - timedelta(days=2), now + timedelta(hours=1)
         # Purges were a moment ago, so that no hour is behind the horizon. What keeps out of each table what was purged stays.
-        with _Replaced(plan, "_expect_not_behind", lambda *_: None):
+        with _Replaced(planner, "_expect_not_behind", lambda *_: None):
             manifest = plan_replay(self.store, self.config.cluster.name, start=start, end=end, now=now)
         return None if manifest is None else self._run(manifest)
 
@@ -209,7 +209,7 @@ class Pipeline:
     def damage(self, marker: bytes, how: held.Damage, *, most: int | None = None) -> list[str]:
         """Damage the incoming segments in which a frame contains the marker, or the first `most` of them; their names."""
         found = []
-        for info in list(self.store.list(names.incoming_prefix(self.config.cluster.name))):
+        for info in list(self.store.list(layout.incoming_prefix(self.config.cluster.name))):
             content = self.store.read(info.name)
             damaged = held.damaged(content, marker, how)
             if damaged is not None and len(found) != most:
@@ -221,7 +221,7 @@ class Pipeline:
         return found
 
     def expect_damaged(self, objects: list[str]) -> None:
-        self.damaged |= {names.SegmentRef.from_object(name) for name in objects}
+        self.damaged |= {layout.SegmentRef.from_object(name) for name in objects}
 
     def let_in(self, name: str, content: bytes | None = None, metadata: dict[str, str] | None = None) -> None:
         """Put the whole segment in the place of the damaged one, and clear it, as a person does."""
@@ -230,7 +230,7 @@ class Pipeline:
             content, metadata = self._whole.pop(name), dict(info.metadata) if info else {}
         self.store.put(name, content, metadata=metadata or {})
         mark_for_retry(self.store, name)
-        self.damaged.discard(names.SegmentRef.from_object(name))
+        self.damaged.discard(layout.SegmentRef.from_object(name))
         if self.kept is not None:
             self.kept.keep_let_in(name, content, metadata or {})
 
@@ -247,20 +247,20 @@ class Pipeline:
         """Run maintenance; how many shards were written anew, since something in them could be forgotten."""
         self._keep({"purge": None})
         cluster = self.config.cluster.name
-        with _Replaced(logs_in, "purge_before", lambda now, gc_grace: purge_before(now, gc_grace, margin=0)):
+        with _Replaced(completeness, "purge_before", lambda now, gc_grace: purge_before(now, gc_grace, margin=0)):
             manifest = plan_maintain(self.store, cluster, now=datetime.now(UTC))
             if manifest is None:
                 return 0
             # Files of the warehouse are another matter, and take their time.
             with _Replaced(maintain, "spark_session", self._session), _Replaced(maintain, "tidy_warehouse", lambda *_: []):
                 self.sealed.append(maintain.run(self.config, manifest.number))
-        found = Maintained.read(self.store, names.maintained(cluster))
+        found = Maintained.read(self.store, layout.maintained(cluster))
         return found.purged if found is not None else 0
 
     def forget_node(self, host_id: str) -> None:
         """Take away what its shipper said of a node that has left for good: it would hold back every purge."""
-        for info in list(self.store.list(names.nodes_prefix(self.config.cluster.name))):
-            node = names.NodeName.of_facts(info.name)
+        for info in list(self.store.list(layout.nodes_prefix(self.config.cluster.name))):
+            node = layout.NodeName.of_facts(info.name)
             if node is not None and node.host_id == host_id:
                 self.store.delete(info.name)
                 self._keep({"gone": info.name})
@@ -271,11 +271,11 @@ class Pipeline:
 
     def updates(self, sealed: Sealed) -> int:
         """Partition updates in the segments of a batch that is archived, by their frames alone."""
-        wanted = {names.SegmentRef.from_object(outcome.object) for outcome in sealed.segments}
+        wanted = {layout.SegmentRef.from_object(outcome.object) for outcome in sealed.segments}
         count = 0
         # One with a problem was left where it lay.
-        for info in (*self.store.list("cdc_archive/"), *self.store.list(names.incoming_prefix(self.config.cluster.name))):
-            if names.SegmentRef.from_object(info.name) in wanted:
+        for info in (*self.store.list("cdc_archive/"), *self.store.list(layout.incoming_prefix(self.config.cluster.name))):
+            if layout.SegmentRef.from_object(info.name) in wanted:
                 found = scan(self.store.read(info.name), name=info.name)
                 count += sum(peek(found.body(frame))[0] for frame in found.frames)
         return count
@@ -297,7 +297,7 @@ class Pipeline:
 
     def _prefixes(self) -> list[str]:
         cluster = self.config.cluster.name
-        prefixes = (names.incoming_prefix, names.schema_prefix, names.nodes_prefix, names.truncations_prefix)
+        prefixes = (layout.incoming_prefix, layout.schema_prefix, layout.nodes_prefix, layout.truncations_prefix)
         return [prefix(cluster) for prefix in prefixes]
 
 

@@ -12,8 +12,8 @@ from tests.ring.proof.check import Mismatch
 from tests.ring.proof.live import Outcome, left_behind, replay_changes_nothing, tell
 from tests.ring.proof.pipeline import Kept, Pipeline, give
 from tools.console import say
-from writetime.batch.documents import Sealed
 from writetime.errors import ObjectNotFound, WritetimeError
+from writetime.pipeline.documents import Sealed
 
 
 def replay(kept: Kept, folder: Path, *, rule: str | None = None) -> Outcome:

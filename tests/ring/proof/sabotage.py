@@ -17,7 +17,13 @@ from typing import Any
 
 VARIABLE = "WRITETIME_PROOF_SABOTAGE"
 _PRODUCT = ("writetime.", "spark_jobs.", "shippers.")
-_MODULES = tuple(f"spark_jobs.{name}" for name in ("ingest", "scan", "explode", "join", "events", "shards", "warehouse", "maintain"))
+_MODULES = (
+    "spark_jobs.ingest",
+    "spark_jobs.maintain",
+    *(f"spark_jobs.stages.{name}" for name in ("scan", "explode", "merge_stream", "typed_events")),
+    "spark_jobs.state.shards",
+    "spark_jobs.sinks.iceberg",
+)
 
 
 @dataclass(frozen=True)
@@ -79,20 +85,20 @@ def _tie_by_smaller_value() -> None:
 
         return rank
 
-    from writetime.model import NO_DELETION_TIME
+    from writetime.cassandra.model import NO_DELETION_TIME
 
-    _put("writetime.join.reconcile", "_tie_rank", make)
+    _put("writetime.cassandra.merge.reconcile", "_tie_rank", make)
 
 
 def _tie_for_the_living() -> None:
     def make(honest: Any) -> Any:
         return lambda cell: (not honest(cell)[0], *honest(cell)[1:])
 
-    _put("writetime.join.reconcile", "_tie_rank", make)
+    _put("writetime.cassandra.merge.reconcile", "_tie_rank", make)
 
 
 def _deletion_loses_ties() -> None:
-    _put("writetime.model:DeletionTime", "deletes", lambda _: lambda self, timestamp: timestamp < self.marked_for_delete_at)
+    _put("writetime.cassandra.model:DeletionTime", "deletes", lambda _: lambda self, timestamp: timestamp < self.marked_for_delete_at)
 
 
 def _last_come() -> None:
@@ -102,14 +108,14 @@ def _last_come() -> None:
 
         return reconcile
 
-    _put("writetime.join.reconcile", "reconcile_cells", make)
+    _put("writetime.cassandra.merge.reconcile", "reconcile_cells", make)
 
 
 def _ends_inclusive() -> None:
     def make(honest: Any) -> Any:
         return lambda self, bound: honest(self, replace(bound, inclusive=True))
 
-    for holder in ("writetime.join.order:ClusteringOrder", "writetime.cql.ordered:RowKeys"):
+    for holder in ("writetime.cassandra.merge.clustering:ClusteringOrder", "writetime.cassandra.types.byte_comparable:RowKeys"):
         _put(holder, "end", make)
 
 
@@ -117,12 +123,15 @@ def _starts_inclusive() -> None:
     def make(honest: Any) -> Any:
         return lambda self, bound: honest(self, replace(bound, inclusive=True))
 
-    for holder in ("writetime.join.order:ClusteringOrder", "writetime.cql.ordered:RowKeys"):
+    for holder in ("writetime.cassandra.merge.clustering:ClusteringOrder", "writetime.cassandra.types.byte_comparable:RowKeys"):
         _put(holder, "start", make)
 
 
 def _ascending_only() -> None:
-    for module, name in (("writetime.join.order", "_sort_key"), ("writetime.cql.ordered", "_column_encoder")):
+    for module, name in (
+        ("writetime.cassandra.merge.clustering", "_sort_key"),
+        ("writetime.cassandra.types.byte_comparable", "_column_encoder"),
+    ):
         _put(module, name, lambda honest: lambda column, *rest: honest(replace(column, descending=False), *rest))
 
 
@@ -130,43 +139,43 @@ def _partition_deletion_spares_statics() -> None:
     def make(honest: Any) -> Any:
         return lambda a, b, *, active, counter: honest(a, b, active=None, counter=counter)
 
-    _put("writetime.join.reconcile", "merge_static_rows", make)
+    _put("writetime.cassandra.merge.reconcile", "merge_static_rows", make)
 
 
 def _partition_deletion_ignored() -> None:
-    _put("writetime.join.ranges:PartitionDeletions", "delete_partition", lambda _: lambda self, deletion: False)
+    _put("writetime.cassandra.merge.range_tombstones:PartitionDeletions", "delete_partition", lambda _: lambda self, deletion: False)
 
 
 def _collections_are_added_to() -> None:
     def make(honest: Any) -> Any:
         return lambda row, active: honest(replace(row, complex_deletions={}), active)
 
-    _put("writetime.join.reconcile", "_settle", make)
+    _put("writetime.cassandra.merge.reconcile", "_settle", make)
 
 
 def _nothing_expires() -> None:
-    from writetime.model import NO_DELETION_TIME, NO_TTL
+    from writetime.cassandra.model import NO_DELETION_TIME, NO_TTL
 
     def make(_: Any) -> Any:
         return lambda cell, now: cell.local_deletion_time == NO_DELETION_TIME or cell.ttl != NO_TTL
 
-    _put("writetime.join.view", "is_live_cell", make)
+    _put("writetime.cassandra.merge.liveness", "is_live_cell", make)
 
 
 def _no_liveness() -> None:
-    _put("writetime.join.view", "is_live", lambda _: lambda liveness, now: False)
+    _put("writetime.cassandra.merge.liveness", "is_live", lambda _: lambda liveness, now: False)
 
 
 def _no_statics() -> None:
     def make(honest: Any) -> Any:
         return lambda row, static: honest(row, b"" if _flat_cells(row) else static)
 
-    _put("spark_jobs.events", "_shown", make)
+    _put("spark_jobs.stages.typed_events", "_shown", make)
 
 
 def _flat_cells(row: bytes) -> bool:
     """Whether it is a clustered row that shows a cell."""
-    decoded = _module("writetime.join.flat").decode(row) if row else None
+    decoded = _module("writetime.cassandra.merge.row_codec").decode(row) if row else None
     return decoded is not None and decoded.clustering is not None and bool(decoded.cells)
 
 
@@ -178,16 +187,16 @@ def _dropped_columns_come_back() -> None:
 
         return init
 
-    _put("writetime.join.order:ClusteringOrder", "__init__", make)
+    _put("writetime.cassandra.merge.clustering:ClusteringOrder", "__init__", make)
 
 
 def _digests_of_a_byte() -> None:
-    _put("spark_jobs.scan", "_digest", lambda _: lambda body: hashlib.blake2b(body, digest_size=1).digest() * 16)
+    _put("spark_jobs.stages.scan", "_digest", lambda _: lambda body: hashlib.blake2b(body, digest_size=1).digest() * 16)
 
 
 def _forgetful() -> None:
-    _put("spark_jobs.shards:Shard", "get", lambda _: lambda self, keys: {})
-    _put("spark_jobs.shards:Shard", "scan_all", lambda _: lambda self, intervals: iter(()))
+    _put("spark_jobs.state.shards:Shard", "get", lambda _: lambda self, keys: {})
+    _put("spark_jobs.state.shards:Shard", "scan_all", lambda _: lambda self, intervals: iter(()))
 
 
 def _first_table_only() -> None:
@@ -198,7 +207,7 @@ def _first_table_only() -> None:
 
         return parse
 
-    _put("spark_jobs.scan:_Task", "_parse", make)
+    _put("spark_jobs.stages.scan:_Task", "_parse", make)
 
 
 def _one_replica_is_not_enough() -> None:
@@ -211,12 +220,12 @@ def _one_replica_is_not_enough() -> None:
 
         return mutation
 
-    _put("spark_jobs.explode:_Explosion", "_mutation", make)
+    _put("spark_jobs.stages.explode:_Explosion", "_mutation", make)
 
 
 def _late_segments_ignored() -> None:
     """What was sealed before the youngest segment of the last batch is late."""
-    plan = _module("writetime.batch.plan")
+    plan = _module("writetime.pipeline.planner")
 
     def make(honest: Any) -> Any:
         def create(store: Any, cluster: str, past: Any, kind: Any, segments: list[Any], *rest: Any) -> Any:
@@ -227,11 +236,11 @@ def _late_segments_ignored() -> None:
 
         return create
 
-    _put("writetime.batch.plan", "_create", make)
+    _put("writetime.pipeline.planner", "_create", make)
 
 
 def _truncates_take_nothing() -> None:
-    _put("writetime.batch.truncations:Cuts", "decide", lambda _: lambda self, *update: "kept")
+    _put("writetime.pipeline.truncations:Cuts", "decide", lambda _: lambda self, *update: "kept")
 
 
 def _truncates_take_everything() -> None:
@@ -240,16 +249,16 @@ def _truncates_take_everything() -> None:
     def decide(self: Any, table_id: bytes, *update: Any) -> str:
         return "gone" if table_id in self.tables else "kept"
 
-    _put("writetime.batch.truncations:Cuts", "decide", lambda _: decide)
+    _put("writetime.pipeline.truncations:Cuts", "decide", lambda _: decide)
 
 
 def _no_events_of_expiry() -> None:
     """Time passes for a row only when somebody writes to it."""
-    _put("spark_jobs.shards:Shard", "due", lambda _: lambda self, now: iter(()))
+    _put("spark_jobs.state.shards:Shard", "due", lambda _: lambda self, now: iter(()))
 
 
 def _counters_keep_the_first() -> None:
-    _put("writetime.join.counters", "merge_shards", lambda _: lambda a, b: a)
+    _put("writetime.cassandra.merge.counters", "merge_shards", lambda _: lambda a, b: a)
 
 
 def _answers_ignored() -> None:
@@ -262,19 +271,19 @@ def _answers_ignored() -> None:
 
         return read
 
-    _put("writetime.batch.asked", "read_answers", make)
+    _put("writetime.pipeline.truncation_reports", "read_answers", make)
 
 
 def _purge_whatever_is_held() -> None:
-    _put("writetime.batch.logs_in", "holds", lambda _: lambda *arguments: [])
+    _put("writetime.pipeline.completeness", "holds", lambda _: lambda *arguments: [])
 
 
 def _purged_comes_back() -> None:
-    _put("writetime.batch.truncations:Cuts", "purged", lambda _: lambda self, table_id: None)
+    _put("writetime.pipeline.truncations:Cuts", "purged", lambda _: lambda self, table_id: None)
 
 
 def _drops_take_nothing() -> None:
-    _put("writetime.batch.local", "_drops", lambda _: lambda known, more: {})
+    _put("writetime.pipeline.node_logs", "_drops", lambda _: lambda known, more: {})
 
 
 _ALL = [

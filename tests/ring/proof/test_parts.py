@@ -25,13 +25,13 @@ from tests.ring.proof.schedule import HELD, LONGEST_STRETCH, Step, schedule
 from tests.ring.proof.shrink import shrink
 from tests.ring.proof.values import from_lake, from_ring
 from tests.spark_jobs.examples import ORDERS, insert, schema_of
-from writetime.commitlog.encode import encode_mutation, encode_segment
-from writetime.commitlog.mutation import decode_mutation
-from writetime.commitlog.segment import peek, scan
-from writetime.cql.arrow import arrow_type, to_arrow_value
-from writetime.cql.native import Duration
-from writetime.cql.types import parse_type
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import peek, scan
+from writetime.cassandra.types.native import Duration
+from writetime.cassandra.types.types import parse_type
 from writetime.errors import DecodeError
+from writetime.events.arrow import arrow_type, to_arrow_value
 
 # --- the ring's answer ----------------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from writetime.cql.names import to_column
+from writetime.events.naming import to_column
 
 Json = Any
 

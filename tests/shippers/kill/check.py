@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.shippers.kill.node import Node
 from tests.shippers.kill.shipper import CLUSTER, DATACENTER, HOST
-from writetime import parts
-from writetime.names import NodeName, SegmentName, SegmentRef
-from writetime.store import ObjectInfo
-from writetime.store.local import LocalStore
+from writetime.storage import segment_parts
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Bucket:
         damaged = self.damaged
         reached: dict[int, int] = {}
         seen: dict[str, int] = {}
-        for segment, part in parts.found(self.store, "cdc_parts/"):
+        for segment, part in segment_parts.found(self.store, "cdc_parts/"):
             name, number = part.info.name, segment.segment.id
             seen[name] = part.info.generation
             self.parts += name not in self._parts
@@ -116,8 +116,8 @@ class Bucket:
         self._parts = seen
 
     def archive(self, number: int) -> bool:
-        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.batch.archive`. One that is archived
-        already is only removed."""
+        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.pipeline.archiver`. One that is
+        archived already is only removed."""
         segment = ref(number)
         info = self.store.head(segment.incoming)
         target = segment.archived(info.created) if info else ""
@@ -130,7 +130,7 @@ class Bucket:
         self.again += known
         self.store.delete(segment.incoming)
         self._seen.pop(segment.incoming, None)
-        for part in parts.of(self.store, segment):
+        for part in segment_parts.of(self.store, segment):
             self.store.delete(part.info.name)
         return not known
 

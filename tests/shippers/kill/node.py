@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from writetime.commitlog.encode import encode_segment
+from writetime.cassandra.commitlog.encode import encode_segment
 
 FIRST_ID = 1_700_000_000_000
 _PADDING = 4096

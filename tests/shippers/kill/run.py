@@ -16,9 +16,9 @@ from tests.ring.recording import Recording
 from tests.shippers.kill import check, shipper
 from tests.shippers.kill.node import Node
 from tests.shippers.kill.shipper import POINTS
-from writetime.commitlog.segment import scan
-from writetime.config import PipelineConfig
-from writetime.names import SegmentRef
+from writetime.cassandra.commitlog.segment import scan
+from writetime.config.pipeline import PipelineConfig
+from writetime.storage.layout import SegmentRef
 
 SPACE = 400_000
 LONGEST_LIFE = 3.0

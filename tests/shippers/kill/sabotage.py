@@ -11,9 +11,9 @@ from typing import Any
 from shippers import agent, folder, spill, tail, upload
 from shippers.folder import Found, State
 from shippers.upload import Local, Outcome
-from writetime.commitlog.sections import Place
+from writetime.cassandra.commitlog.sections import Place
 from writetime.errors import PreconditionFailed, ShipError
-from writetime.store import ObjectInfo, Store
+from writetime.storage.store import ObjectInfo, Store
 
 
 def delete_before_upload() -> None:
@@ -125,11 +125,11 @@ def delete_when_full() -> None:
 
 def any_ending_is_an_orphan() -> None:
     """Age alone is taken for the sign that no node writes any more."""
-    from shippers import after_crash, view
+    from shippers import after_crash, scan
 
     real = after_crash.settle
     after_crash.nobody_writes = lambda path: True  # type: ignore[assignment]
-    view.after_crash.settle = lambda path, found, *, now, patience: real(path, found, now=now, patience=-1.0)  # type: ignore[attr-defined]
+    scan.after_crash.settle = lambda path, found, *, now, patience: real(path, found, now=now, patience=-1.0)  # type: ignore[attr-defined]
 
 
 def tail_beyond_the_sync() -> None:

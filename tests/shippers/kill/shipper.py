@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 from shippers.agent import Agent, Mode
 from shippers.cli import configure_log, stop_on_signals
 from tests.shippers.kill import sabotage
-from writetime.config import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ChecksumMismatch, PreconditionFailed, StoreError, StoreUnavailable
-from writetime.store import ObjectInfo, Store, local
-from writetime.store.local import LocalStore
+from writetime.storage import local
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo, Store
 
 CLUSTER, DATACENTER, HOST = "ring", "dc1", "host-1"
 POINTS = (

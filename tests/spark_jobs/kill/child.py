@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_jobs import ingest, publish, rebuild
 from tests.spark_jobs.kill import points, sabotage
-from writetime.config import PipelineConfig
+from writetime.config.pipeline import PipelineConfig
 from writetime.errors import WritetimeError
 
 

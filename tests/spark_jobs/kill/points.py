@@ -116,7 +116,7 @@ def around(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 def install_in_driver() -> None:
     """Put the points of drivers in their places."""
     from spark_jobs import ingest, publish
-    from spark_jobs.warehouse import Warehouse
+    from spark_jobs.sinks.iceberg import Warehouse
 
     for step in STEPS:
         setattr(ingest.Batch, f"_{step}", around(getattr(ingest.Batch, f"_{step}"), f"step {step}"))
@@ -129,8 +129,9 @@ def install_in_driver() -> None:
 
 def install_in_worker() -> None:
     """Put the points of workers in their places."""
-    from spark_jobs import kafka, shards
-    from writetime.store.lease import Lease
+    from spark_jobs.sinks import kafka
+    from spark_jobs.state import shards
+    from writetime.storage.lease import Lease
 
     shards.upsert = around(shards.upsert, "write of a shard")
     Lease.finish = around(Lease.finish, "end of a shard")  # type: ignore[method-assign]

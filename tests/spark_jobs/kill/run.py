@@ -42,14 +42,14 @@ from tests.spark_jobs.orders import Order, Orders, Piece, rows_of
 from tools import ROOT
 from tools.console import say
 from tools.services.kafka import Kafka
-from writetime import envelope
-from writetime.batch import chains, pinned
-from writetime.batch.archive import archive
-from writetime.batch.documents import Manifest, Sealed
-from writetime.batch.plan import plan_ingest, plan_replay, read_sealed
-from writetime.batch.void import void
-from writetime.config import ColumnsConfig, EventsConfig, PipelineConfig
-from writetime.cql.names import to_changes_namespace, to_column
+from writetime.config.pipeline import ColumnsConfig, EventsConfig, PipelineConfig
+from writetime.events import envelope
+from writetime.events.naming import to_changes_namespace, to_column
+from writetime.pipeline import chains, pinned
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.planner import plan_ingest, plan_replay, read_sealed
+from writetime.pipeline.void import void
 
 LONGEST = 600.0
 """Seconds after which a job that was not killed counts as stuck."""

@@ -44,7 +44,7 @@ def install() -> None:
 
 def _progress_outside(*, early: bool) -> None:
     """How far it got is told by a producer of its own, before the events' transaction commits or after it."""
-    from spark_jobs import kafka
+    from spark_jobs.sinks import kafka
 
     told: list[tuple[str, bytes, bytes, int]] = []
     real, plain = kafka._produce, kafka.Producer
@@ -86,14 +86,14 @@ def _progress_before() -> None:
 
 def _no_progress() -> None:
     """Whatever was sent is sent again."""
-    from spark_jobs import kafka
+    from spark_jobs.sinks import kafka
 
     kafka._read_progress = lambda *_, **__: ({}, None)
 
 
 def _no_fence() -> None:
     """Nobody ends what another of the same name has begun, and nobody minds that it is open."""
-    from spark_jobs import kafka
+    from spark_jobs.sinks import kafka
 
     kafka._expect_end = lambda *_: None
     kafka.Publisher._transactional_id = lambda self, publisher: f"{publisher}.{uuid.uuid4()}"  # type: ignore[method-assign]
@@ -104,7 +104,7 @@ def _no_fence() -> None:
 
 def _append_changes() -> None:
     """What an earlier attempt has left of a batch stays."""
-    from spark_jobs.warehouse import Warehouse
+    from spark_jobs.sinks.iceberg import Warehouse
 
     real = Warehouse._overwrite
 
@@ -135,31 +135,31 @@ def _newest_state() -> None:
     """A batch starts from what is newest, not from what the batch before has left."""
     import lance
 
-    from spark_jobs import shards
+    from spark_jobs.state import shards
 
     shards._at = lambda uri, _: lance.dataset(uri)
 
 
 def _no_batch_in_current() -> None:
     """Nobody looks whether a batch's rows are in the current rows already, and the snapshot that it saw does not count."""
-    from spark_jobs import warehouse
+    from spark_jobs.sinks import iceberg
 
     def never(*_: Any) -> bool:
         return True
 
-    warehouse._has_batch = never
+    iceberg._has_batch = never
 
 
 def _present_configuration() -> None:
     """Each run of a batch goes by the configuration as it is then."""
-    from writetime.batch import pinned
+    from writetime.pipeline import pinned
 
     pinned.configuration = lambda _, __, config: config
 
 
 def _void_keeps_rows() -> None:
     """What a voided batch has committed stays where it is."""
-    from spark_jobs import voids
+    from spark_jobs.sinks import voids
 
     voids._lately = lambda *_: {}
 
@@ -167,7 +167,7 @@ def _void_keeps_rows() -> None:
 def _rebuild_sent() -> None:
     """What a rebuild makes again is sent like all else."""
     from spark_jobs import rebuild
-    from writetime.batch import chains
+    from writetime.pipeline import chains
 
     chains.begins_after = lambda *_: 0
     rebuild.write_published = lambda *_: None
@@ -176,8 +176,8 @@ def _rebuild_sent() -> None:
 def _numbers_of_the_bucket() -> None:
     """A new chain begins above what the bucket has, whatever warehouse and Kafka have seen."""
     from spark_jobs import rebuild
-    from writetime.batch import rebuild as planning
-    from writetime.batch.plan import history
+    from writetime.pipeline import rebuild as planning
+    from writetime.pipeline.planner import history
 
     planning.seen = lambda store, cluster, _: history(store, cluster).last
     rebuild._seen_outside = lambda *_: [0]

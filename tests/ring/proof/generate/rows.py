@@ -10,7 +10,7 @@ from tests.ring.proof.generate.statements import Statement, Term, assign, delete
 from tests.ring.proof.generate.tables import Column, Table
 from tests.ring.proof.generate.values import HAS_EMPTY, Empty, quoted
 from tests.ring.proof.generate.world import UNSET, World
-from writetime.cql.types import CollectionType, UdtType
+from writetime.cassandra.types.types import CollectionType, UdtType
 
 LARGE_BYTES: Final = 100_000
 NEGATIVE: Final = (-1, -(10**15), -(2**62))

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, Final
 
 from tests.ring.proof.generate.values import EQUALS, KEY_TYPE, NATIVE, ROOMY, Types, Values, fresh, quoted
-from writetime.cql.types import CollectionType, CqlType, NativeType, UdtType
-from writetime.schema.model import UserType
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.types import CollectionType, CqlType, NativeType, UdtType
 
 LANES: Final = {"open": 4, "timed": 3, "extreme": 1}
 ODD_NAMES: Final = (

@@ -12,7 +12,7 @@ from cassandra.query import BatchStatement, BatchType
 
 from tests.ring.proof.generate import KINDS, Generator
 from tests.ring.proof.operations import Operation
-from writetime.cql.native import NATIVE
+from writetime.cassandra.types.native import NATIVE
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session

@@ -17,7 +17,7 @@ from tests.ring.proof.generate.statements import Statement, assign, delete, inse
 from tests.ring.proof.generate.tables import LONG_TTL_SECONDS, Column, Table
 from tests.ring.proof.generate.values import NATIVE, quoted
 from tests.ring.proof.generate.world import Row, World
-from writetime.cql.types import CollectionType
+from writetime.cassandra.types.types import CollectionType
 
 
 @dataclass(frozen=True)

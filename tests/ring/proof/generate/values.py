@@ -16,8 +16,16 @@ from uuid import UUID
 
 from cassandra.util import Date, Duration, OrderedMap, Time
 
-from writetime.cql.types import CollectionType, CqlType, NativeType, TupleType, UdtType, VectorType, parse_type
-from writetime.schema.model import UserType
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.types import (
+    CollectionType,
+    CqlType,
+    NativeType,
+    TupleType,
+    UdtType,
+    VectorType,
+    parse_type,
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,277 @@
+"""Who the node is: what the configuration says, what the node says of itself, and what it said last time.
+
+Strategy: the three are merged into one `NodeFacts`; where configuration and node disagree about identity (cluster, datacenter, host
+id) the shipper refuses to go on, since objects under a wrong name can hardly be put right later. `Link` is the only part that
+talks to Cassandra, over CQL to this one node; it connects when it is needed and again after an error. Knows nothing of segments.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from shippers.cdc_settings import take_settings
+from shippers.filler import fill
+from shippers.schema_snapshot import plain, schema_version, take_snapshot
+from shippers.truncations import take_truncations
+from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.config.pipeline import FillerConfig, NodeConfig, PipelineConfig
+from writetime.errors import ConfigError, ShipError
+from writetime.storage import layout
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 10.0
+_REQUEST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node's identity and what else is known of it; None = not known. `tokens` are decimal texts."""
+
+    cluster: str
+    datacenter: str
+    host_id: str
+    address: str | None = None
+    rack: str | None = None
+    release_version: str | None = None
+    tokens: list[str] | None = None
+
+    @property
+    def name(self) -> layout.NodeName:
+        return layout.NodeName(self.cluster, self.datacenter, self.host_id)
+
+    def metadata(self) -> dict[str, str]:
+        """What every segment's object carries of its node."""
+        fields = ("host_id", "datacenter", "address", "release_version")
+        return {field: value for field in fields if (value := getattr(self, field)) is not None}
+
+
+class Link:
+    """CQL to one node. Every method raises ShipError (retriable) while the node does not answer."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._cluster: Any = None
+        self._session: Any = None
+        self.introduced = False
+        """Whether it has said who it is since the connection was made: behind a new one there may be another node."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the node says of itself, in the fields of NodeFacts."""
+        facts = self._ask("ask the node who it is", _facts)
+        self.introduced = True
+        return facts
+
+    def schema_version(self) -> str:
+        return self._ask("ask the node for its schema version", schema_version)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The node's schema; see shippers.schema_snapshot."""
+        return self._ask("ask the node for its schema", take_snapshot)
+
+    def truncations(self) -> list[dict[str, Any]]:
+        """What the node records of its TRUNCATEs; see shippers.truncations."""
+        return self._ask("ask the node for its truncation records", take_truncations)
+
+    def settings(self) -> CdcSettings:
+        """The node's settings of CDC; see shippers.cdc_settings."""
+        return self._ask("read the node's CDC settings", take_settings)
+
+    def fill(self, config: FillerConfig, stopped: Callable[[], bool]) -> int:
+        """Fill a segment; bytes written. See shippers.filler."""
+        return self._ask("fill a segment", lambda session: fill(session, config, stopped))
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.shutdown()
+        self._cluster = self._session = None
+        self.introduced = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, operation: str, question: Callable[[Any], T]) -> T:
+        from cassandra import DriverException
+        from cassandra.cluster import NoHostAvailable
+
+        try:
+            return question(self._connected())
+        except (DriverException, NoHostAvailable, OSError, TypeError, ValueError) as error:
+            # The last two: the row is not what is asked for here (no row at all, a value of another kind).
+            self.close()
+            address = f"{self._config.address}:{self._config.port}"
+            hint = "Check node.address, node.port, user and password."
+            raise ShipError(f"{type(error).__name__}: {error}", operation=operation, obj=address, retriable=True, hint=hint) from error
+
+    def _connected(self) -> Any:
+        if self._session is None:
+            from cassandra.auth import PlainTextAuthProvider
+            from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+            from cassandra.policies import WhiteListRoundRobinPolicy
+
+            config = self._config
+            secret = config.password.get_secret_value() if config.password else ""
+            # This node and no other: another one's facts would name our segments wrongly.
+            policy = WhiteListRoundRobinPolicy([config.address])
+            profile = ExecutionProfile(load_balancing_policy=policy, request_timeout=_REQUEST_SECONDS)
+            self._cluster = Cluster(
+                [config.address],
+                port=config.port,
+                # The newest that all supported versions speak: nothing here needs more, and nothing has to be negotiated.
+                protocol_version=4,
+                ssl_context=_tls(config),
+                ssl_options={"server_hostname": config.tls.server_name or config.address} if config.tls else None,
+                auth_provider=PlainTextAuthProvider(config.username, secret) if config.username else None,
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                connect_timeout=_CONNECT_SECONDS,
+                schema_metadata_enabled=False,
+                token_metadata_enabled=False,
+            )
+            self._session = self._cluster.connect()
+        return self._session
+
+
+def merge(config: PipelineConfig, answer: Mapping[str, Any], remembered: Mapping[str, Any], *, unanswered: bool = False) -> NodeFacts:
+    """One truth of what the configuration says, what the node has just answered, and what it answered an earlier run.
+
+    ConfigError when the configuration contradicts the node, or when nobody knows host id or datacenter; but if the node was asked and has
+    not answered (`unanswered`), a retriable ShipError: one that bootstraps keeps its CQL port closed for hours.
+    """
+    node = require_node(config)
+    written = {"cluster": config.cluster.name, "datacenter": node.datacenter, "host_id": node.host_id}
+    for field, value in written.items():
+        said = answer.get(field)
+        if value is not None and said is not None and value != said:
+            raise ConfigError(
+                f"the configuration says {field} `{value}`, the node says `{said}`",
+                operation="find out who the node is",
+                obj=str(node.cdc_raw),
+                hint="Correct the configuration: objects are named by these.",
+            )
+    # Notes count only for the same node: a folder may have been given to another one since.
+    known = answer or (remembered if _same_node(written, remembered) else {})
+    facts = {"address": node.address, **known, **{k: v for k, v in written.items() if v is not None}}
+    for field in ("host_id", "datacenter"):
+        if not facts.get(field) and unanswered:
+            raise ShipError(
+                f"node.{field} is not in the configuration, and the node has not answered yet",
+                operation="find out who the node is",
+                obj=str(node.cdc_raw),
+                retriable=True,
+                hint=f"Segments wait until it does, or until node.{field} is set.",
+            )
+        if not facts.get(field):
+            raise ConfigError(
+                f"node.{field} is not in the configuration and the node was not asked",
+                operation="find out who the node is",
+                obj=str(node.cdc_raw),
+                hint=f"Set node.{field}, or node.address so that the node can be asked while it is up.",
+            )
+    if facts["datacenter"] not in config.cluster.datacenters:
+        raise ConfigError(
+            f"datacenter `{facts['datacenter']}` is not among cluster.datacenters ({', '.join(config.cluster.datacenters)})",
+            operation="find out who the node is",
+            obj=str(node.cdc_raw),
+        )
+    return NodeFacts(**facts)
+
+
+def require_node(config: PipelineConfig) -> NodeConfig:
+    """The part of the configuration that the shipper cannot do without."""
+    if config.node is None:
+        raise ConfigError("there is no `node` part", operation="start the shipper", hint="Add `node: {cdc_raw: …}`.")
+    return config.node
+
+
+def answers(node: NodeConfig) -> bool:
+    """Whether anything accepts a connection on the node's CQL port. ShipError if that cannot be found out."""
+    operation = "find out whether the node is stopped"
+    if node.address is None:
+        hint = "Set node.address: the system cannot say here whether a segment is written to, so the node's port is tried."
+        raise ShipError("node.address is not set", operation=operation, obj=str(node.cdc_raw), hint=hint)
+    try:
+        with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError as error:
+        if isinstance(error, (ConnectionRefusedError, TimeoutError)) or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return False
+        hint = "Check node.address and node.port."
+        raise ShipError(f"cannot be tried: {error}", operation=operation, obj=f"{node.address}:{node.port}", hint=hint) from error
+
+
+def notes_file(node: NodeConfig) -> Path:
+    return node.state / "node.json"
+
+
+def remember(path: Path, facts: NodeFacts) -> None:
+    """Note the facts for a start while the node is down."""
+    document = _document(asdict(facts))
+    try:
+        if path.exists() and path.read_bytes() == document:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(document)
+        fresh.replace(path)
+    except OSError as error:
+        raise ShipError(
+            f"cannot be written: {error.strerror}", operation="note who the node is", obj=str(path), hint="Set node.state_dir."
+        ) from error
+
+
+def recall(path: Path) -> dict[str, Any]:
+    """What an earlier run noted; {} if nothing was, or nothing that can be read."""
+    try:
+        noted = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) and noted.keys() <= NodeFacts.__dataclass_fields__.keys() else {}
+
+
+def _same_node(written: Mapping[str, Any], remembered: Mapping[str, Any]) -> bool:
+    return all(value is None or remembered.get(field) == value for field, value in written.items())
+
+
+def _facts(session: Any) -> dict[str, Any]:
+    row = session.execute("SELECT cluster_name, data_center, host_id, rpc_address, rack, release_version, tokens FROM system.local").one()
+    cluster, datacenter, host_id, address, rack, release, tokens = row
+    return {
+        "cluster": cluster,
+        "datacenter": datacenter,
+        "host_id": str(host_id),
+        "address": str(address),
+        "rack": rack,
+        "release_version": release,
+        "tokens": sorted(plain(tokens or []), key=int),
+    }
+
+
+def _tls(config: NodeConfig) -> ssl.SSLContext | None:
+    """What the configuration asks for; ConfigError if its files cannot be used."""
+    if config.tls is None:
+        return None
+    tls = config.tls
+    # None would make OpenSSL ask at the terminal.
+    password = tls.key_password.get_secret_value() if tls.key_password else ""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password)
+    except OSError as error:
+        # SSLError is one too, and may have no strerror.
+        raise ConfigError(f"cannot be used: {error}", operation="read node.tls", obj=str(config.address)) from error
+    return context
+
+
+def _document(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"

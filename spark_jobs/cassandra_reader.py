@@ -1,0 +1,193 @@
+"""CQL to the ring: the only module of the jobs that knows Cassandra's driver. Answers are raw bytes, a row a tuple.
+
+Strategy: values go out and come in as bytes, since that is what a log holds as well; the driver has no Python value for all that CQL has.
+Pages are asked for one by one, each again while it fails in a way that may pass. Passwords are read here, on the worker, and from nowhere
+but the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.metadata import Murmur3Token
+from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, TokenAwarePolicy
+from cassandra.protocol import ResultMessage, SyntaxException, _ProtocolHandler
+from cassandra.query import BoundStatement
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from writetime.config.pipeline import CqlConfig
+from writetime.errors import BatchError, ConfigError
+from writetime.pipeline.bootstrap.rows import MICROSECONDS, Answer, Reading
+
+PASSWORD: Final = "WRITETIME_CQL_PASSWORD"  # noqa: S105 - the name of a variable
+KEY_PASSWORD: Final = "WRITETIME_CQL_KEY_PASSWORD"  # noqa: S105 - the name of a variable
+_CONNECT_SECONDS: Final = 20.0
+_LONGEST_WAIT: Final = 20.0
+_HINT: Final = "Check cluster.cql, the user's rights, and that all nodes are up: at ALL every replica has to answer."
+
+
+class Page(NamedTuple):
+    """Some rows of an answer; `reading`: what can be said of when they were read."""
+
+    rows: list[Answer]
+    reading: Reading
+
+
+class _RawResult(ResultMessage):  # type: ignore[misc]
+    def recv_results_rows(self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, *_: Any) -> None:
+        self.recv_results_metadata(f, user_type_map)
+        columns = self.column_metadata or result_metadata
+        count = int.from_bytes(f.read(4), "big", signed=True)
+        self.column_names = [column[2] for column in columns]
+        self.column_types = [column[3] for column in columns]
+        self.parsed_rows = [tuple(self.recv_row(f, len(columns))) for _ in range(count)]
+
+
+class _RawHandler(_ProtocolHandler):  # type: ignore[misc]
+    message_types_by_opcode: ClassVar = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
+
+
+class Ring:
+    """A session on the ring, at one consistency. `as_of`: see `Reading`. Methods raise BatchError, retriable where a retry may help."""
+
+    def __init__(self, config: CqlConfig, *, datacenter: str, consistency: str = "ALL", page_rows: int = 1000, attempts: int = 8) -> None:
+        self._page_rows, self._attempts = page_rows, attempts
+        self._address = f"{', '.join(config.contact_points)}, port {config.port}"
+        profile = ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=datacenter)),
+            # A page that failed is asked for again here, as a whole.
+            retry_policy=FallthroughRetryPolicy(),
+            consistency_level=ConsistencyLevel.name_to_value[consistency],
+            request_timeout=config.request_seconds,
+        )
+        self._cluster = Cluster(
+            config.contact_points,
+            port=config.port,
+            # The newest that all supported versions speak.
+            protocol_version=4,
+            ssl_context=_tls(config),
+            auth_provider=PlainTextAuthProvider(config.username, os.environ.get(PASSWORD, "")) if config.username else None,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=_CONNECT_SECONDS,
+            control_connection_timeout=_CONNECT_SECONDS,
+            schema_metadata_enabled=False,
+        )
+        self._session = self._retried("connect to the ring", self._cluster.connect)
+        self._release = self._text("SELECT release_version FROM system.local")
+        # After what is read above: no answer has Python's values from here on.
+        self._session.client_protocol_handler = _RawHandler
+        self._prepared: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._cluster.shutdown()
+
+    # --- about the ring ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def tells_of_elements(self) -> bool:
+        """Whether WRITETIME and TTL can be asked of what is not frozen: from 5.0 on (CASSANDRA-8877)."""
+        return int(self._release.split(".")[0]) >= 5
+
+    def tokens(self) -> list[int]:
+        """Of all nodes. BatchError for a partitioner other than Murmur3."""
+        found = self._cluster.metadata.token_map
+        ring = found.ring if found else []
+        if not ring or not all(isinstance(token, Murmur3Token) for token in ring):
+            raise BatchError("its partitioner is not Murmur3Partitioner", operation="ask for the ring's tokens", obj=self._address)
+        return [int(token.value) for token in ring]
+
+    def table_id(self, keyspace: str, table: str) -> bytes | None:
+        """As the ring has it now; None if there is no such table."""
+        rows = self.rows(
+            "SELECT id FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?", [keyspace.encode(), table.encode()], 0
+        ).rows
+        return rows[0][0] if rows else None
+
+    # --- rows --------------------------------------------------------------------------------------------------------------------------
+
+    def rows(self, query: str, values: Sequence[bytes | None], as_of: int) -> Page:
+        """All rows of a small answer."""
+        found: list[Answer] = []
+        reading = Reading(as_of, 0)
+        for page in self.pages(query, values, as_of):
+            found += page.rows
+            reading = page.reading
+        return Page(found, reading)
+
+    def pages(self, query: str, values: Sequence[bytes | None], as_of: int) -> Iterator[Page]:
+        """An answer page by page. The last column of a row has to be the coordinator's clock in ms, if TTLs are asked for."""
+        if query not in self._prepared:
+            self._prepared[query] = self._retried("prepare a question", lambda: self._session.prepare(query))
+        state: bytes | None = None
+        while True:
+            bound = BoundStatement(self._prepared[query], fetch_size=self._page_rows)
+            bound.values = list(values)
+            rows, reading, state = self._retried("read rows", lambda bound=bound, state=state: self._page(bound, state, as_of))
+            yield Page(rows, reading)
+            if state is None:
+                return
+
+    def _page(self, bound: Any, state: bytes | None, as_of: int) -> tuple[list[Answer], Reading, bytes | None]:
+        before = time.monotonic()
+        result = self._session.execute(bound, paging_state=state)
+        rows: list[Answer] = [tuple(row) for row in result.current_rows]
+        elapsed = time.monotonic() - before
+        # The coordinator looked at its clock after we asked and before it made the row: so early at least, and never later than that.
+        clock = min((int.from_bytes(row[-1], "big", signed=True) for row in rows if row[-1] and len(row[-1]) == 8), default=0)
+        return rows, Reading(as_of, int((clock / 1000) - elapsed)), result.paging_state
+
+    def _text(self, query: str) -> str:
+        return str(self._retried("ask the ring for its version", lambda: self._session.execute(query).one())[0])
+
+    def _retried(self, operation: str, call: Any) -> Any:
+        retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_exponential_jitter(multiplier=0.2, max=_LONGEST_WAIT),
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        except (DriverException, NoHostAvailable, OSError) as error:
+            message = f"{type(error).__name__}: {error}"
+            raise BatchError(message, operation=operation, obj=self._address, retriable=_may_pass(error), hint=_HINT) from error
+
+
+def token_of(key: bytes) -> int:
+    """The token of a partition key (Murmur3)."""
+    return int(Murmur3Token.hash_fn(key))
+
+
+def as_of(margin_seconds: float) -> int:
+    """µs since the epoch: what was written before then shows in what is read from now on."""
+    return int((time.time() - margin_seconds) * MICROSECONDS)
+
+
+def _may_pass(error: BaseException) -> bool:
+    refused = isinstance(error, InvalidRequest | Unauthorized | SyntaxException)
+    return not refused and isinstance(error, DriverException | NoHostAvailable | OSError)
+
+
+def _tls(config: CqlConfig) -> ssl.SSLContext | None:
+    if config.tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.tls.ca)
+        context.check_hostname = config.tls.check_hostname
+        if config.tls.certificate is not None:
+            # None would make OpenSSL ask at the terminal.
+            context.load_cert_chain(config.tls.certificate, config.tls.key, os.environ.get(KEY_PASSWORD, ""))
+    except OSError as error:
+        raise ConfigError(f"cannot be used: {error}", operation="read cluster.cql.tls", obj=", ".join(config.contact_points)) from error
+    return context

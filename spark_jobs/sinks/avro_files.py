@@ -1,0 +1,174 @@
+"""Events as Avro files: a sink that needs no service. What `cdc_publish` writes where `files` is configured.
+
+    <url>/<keyspace>.<table>/<batch>-<table id>-<schema version>-<part>.avro
+
+Strategy: each batch's events of a table go into files of their own, object containers with the schema inside, in the order of events; a
+part holds those of a fixed range of ordinals. So a file is named by what is in it and is the same in every run: a rerun writes the same
+bytes over it, and nothing is told twice. `<url>/_published.json` says up to which batch all is there; it is written last, and readers who
+go by it see whole batches only. Knows Spark; not who reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.kafka_records import Encoder, Incarnation
+from spark_jobs.spark_errors import spark_failures
+from spark_jobs.stages.scan import Batches
+from writetime.cassandra.schema.model import Table
+from writetime.config.pipeline import EventsConfig, FilesConfig, PipelineConfig
+from writetime.errors import ChecksumMismatch, WritetimeError
+from writetime.events.envelope import About, rows_of
+from writetime.events.serialization import avro_schemas, avro_value, row_name
+from writetime.pipeline.documents import Document, Sealed
+from writetime.pipeline.planner import read_manifest, read_schema
+from writetime.storage import open_store
+from writetime.storage.layout import part as part_of
+from writetime.storage.store import Store
+
+log = structlog.get_logger()
+
+EVENTS_PER_FILE: Final = 100_000
+WRITTEN: Final = pa.schema([("name", pa.string()), ("events", pa.int64())])
+_NOTE: Final = "_published.json"
+
+
+class Filed(Document):
+    """Every event of the batches up to `batch` is in the files; `events` were written by the last run."""
+
+    batch: int
+    events: int
+
+
+def files_up_to(files: FilesConfig) -> int:
+    """The batch up to which all events are in the files."""
+    done = Filed.read(open_store(files.url), _NOTE)
+    return done.batch if done else 0
+
+
+def last_filed(files: FilesConfig) -> int:
+    """The highest batch of which there is a file, whole or not; 0 without any."""
+    found = (re.fullmatch(r"[^/]+/([0-9]{10,18})-[^/]+[.]avro", info.name) for info in open_store(files.url).list(""))
+    return max([files_up_to(files), *(int(each[1]) for each in found if each)])
+
+
+def to_files(config: PipelineConfig, files: FilesConfig, store: Store, spark: SparkSession, since: int, sealed: Sealed) -> Filed:
+    """Write the events of the batches after `since`, up to the one `sealed`, without those that were voided.
+    What cannot be written of one table is raised when the others are there: the note says so of none of these
+    batches then, and the next run writes them again, the same."""
+    upto = sealed.number
+    learner = read_schema(store, config.cluster.name, upto)
+    schema = learner.schema()
+    addresses = read_manifest(store, config.cluster.name, upto).nodes
+    warehouse = Warehouse(spark, config.catalog.name if config.catalog else "")
+    events, failed = 0, None
+    for table in (schema.tables[table_id] for table_id in sorted(learner.cdc_ever) if table_id in schema.tables):
+        try:
+            with spark_failures(table.full_name):
+                if (changes := warehouse.open_changes(table, sealed.voided)) is not None:
+                    about = About(config.cluster.name, table.keyspace, table.name, addresses)
+                    incarnation = Incarnation(table, changes, about, "")
+                    events += _write(FileWriter.of(files, config.events, incarnation), incarnation, since, upto)
+        except WritetimeError as error:
+            log.error("table not written to files", table=table.full_name, **error.as_dict())
+            failed = error
+    if failed is not None:
+        raise failed
+    done = Filed(batch=upto, events=events)
+    open_store(files.url).put(_NOTE, done.to_bytes())
+    return done
+
+
+@dataclass(slots=True)
+class FileWriter:
+    """Writes the events of one incarnation, all of a file in one run of rows, in order. Travels to the executors."""
+
+    encoder: Encoder
+    url: str
+
+    @classmethod
+    def of(cls, files: FilesConfig, events: EventsConfig, incarnation: Incarnation) -> FileWriter:
+        cells = events.shape == "cells"
+        numbers = files.decimal_handling_mode
+        encoder = Encoder(incarnation.changes.versions, incarnation.about, incarnation.topic, "avro", numbers, cells, incarnation.stored)
+        return cls(encoder, files.url)
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = open_store(self.url)
+        for (batch, version, part), rows in groupby(_rows(batches), key=lambda row: (row["batch"], row["schema_version"], row["part"])):
+            events = list(rows)
+            about = self.encoder.about
+            name = f"{part_of(about.keyspace)}.{part_of(about.table)}/{batch:010d}-{events[0]['table_id']}-{version}-{part:05d}.avro"
+            store.put(name, self._content(version, events, name))
+            yield pa.RecordBatch.from_pylist([{"name": name, "events": len(events)}], schema=WRITTEN)
+
+    def _content(self, version: str, events: list[dict[str, Any]], name: str) -> bytes:
+        shape = self.encoder.shapes(self.encoder.stored)(version)
+        schemas = avro_schemas(shape, self.encoder.about, wide=any(map(shape.is_wide, events)))
+        row = row_name(schemas)
+        told = (avro_value(shape.value(event, self.encoder.about), row) for event in events)
+        return _packed(name, schemas.value, told)
+
+
+def _packed(name: str, schema: Any, values: Iterable[Any]) -> bytes:
+    out = io.BytesIO()
+    # A marker of its own for each file, and the same in each run.
+    marker = hashlib.md5(name.encode(), usedforsecurity=False).digest()
+    fastavro.writer(out, fastavro.parse_schema(schema), values, codec="deflate", sync_marker=marker)
+    return out.getvalue()
+
+
+def files_with(store: Store, table: Table, places: Iterable[tuple[int, int]]) -> list[str]:
+    """Names of the files, in the store of `files.url`, that hold events of the table at these places (batch, ordinal)."""
+    wanted = set(places)
+    folder = f"{part_of(table.keyspace)}.{part_of(table.name)}"
+    listed = (info.name for batch in sorted({batch for batch, _ in wanted}) for info in store.list(f"{folder}/{batch:010d}-"))
+    return [name for name in listed if any(_place(event) in wanted for event in _events(store.read(name)))]
+
+
+def without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> None:
+    """Write the file anew, without the events at these places. ChecksumMismatch, with nothing written, if the others would not be the
+    same."""
+    gone, content = set(places), store.read(name)
+    kept = [event for event in _events(content) if _place(event) not in gone]
+    made = _packed(name, fastavro.reader(io.BytesIO(content)).writer_schema, kept)
+    if _events(made) != kept:
+        raise ChecksumMismatch("its other events would not stay the same", operation="erase events from a file", obj=name)
+    store.put(name, made)
+
+
+def _events(content: bytes) -> list[Any]:
+    return list(fastavro.reader(io.BytesIO(content)))
+
+
+def _place(event: Any) -> tuple[int, int]:
+    batch, ordinal = event["source"]["sequence"]
+    return batch, ordinal
+
+
+def _rows(batches: Batches) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from rows_of(batch)
+
+
+def _write(writer: FileWriter, incarnation: Incarnation, since: int, upto: int) -> int:
+    """Write the incarnation's events of the batches after `since`, up to `upto`; how many. A file's rows are in one task."""
+    rows = incarnation.changes.rows.filter(F.col("batch").between(since + 1, upto) & (F.col("table_id") == str(incarnation.table.id)))
+    parted = rows.withColumn("part", F.floor((F.col("ordinal") - 1) / EVENTS_PER_FILE).cast("long"))
+    gathered = parted.repartition("batch", "schema_version", "part").sortWithinPartitions("batch", "schema_version", "part", "ordinal")
+    done = gathered.mapInArrow(writer, schema=from_arrow_schema(WRITTEN)).collect()
+    return sum(row["events"] for row in done)

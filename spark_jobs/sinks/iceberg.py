@@ -1,0 +1,1010 @@
+"""Iceberg tables: current rows `<keyspace>.<table>`, changes `<keyspace>__changes.<table>` (names by writetime.events.naming), and pieces
+in quarantine, `_writetime.quarantine`; made, evolved and written here only.
+
+Strategy: table shapes follow from the CQL schema (spark_jobs.stages.table_rows, spark_jobs.sinks.schema_evolution): columns are added and
+renamed as the ring does, and one that the ring dropped stays, so that history stays readable; of current rows only its values go. Every
+commit of rows carries its batch number and is idempotent: changes overwrite what the batch wrote before, current rows are merged to what
+the batch ended with, or replaced by it where the table was truncated. A driver that was held up finds its batch sealed, and commits nothing
+(`Fence`). Knows Spark SQL; does not know where rows come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from threading import Condition, Lock
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import structlog
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_jobs.sinks.schema_evolution import (
+    IcebergTable,
+    Kept,
+    Path,
+    Steps,
+    converted,
+    quoted,
+    steps,
+    type_ddl,
+)
+from spark_jobs.spark_errors import why
+from spark_jobs.stages.event_pages import last_rows, told_rows
+from spark_jobs.stages.scan import Batches
+from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
+from writetime.cassandra.merge.clustering import EQUAL_ONLY_TO_ITSELF
+from writetime.cassandra.schema.fingerprint import describe, schema_version
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.config.pipeline import WarehouseConfig
+from writetime.errors import BatchBusy, BatchError
+from writetime.events.naming import OWN_NAMESPACE, to_changes_namespace, to_column, to_namespace
+from writetime.pipeline.documents import Chain
+from writetime.pipeline.identity import Owner
+from writetime.pipeline.pinned import VerdictAdded, addition
+from writetime.pipeline.planner import not_voided, read_sealed
+from writetime.pipeline.quarantine.published import Piece
+from writetime.storage.store import Store
+
+Facts = Literal["map", "struct", "none"]
+
+log = structlog.get_logger()
+
+_BATCH_PROPERTY = "writetime.batch"
+_BATCH_ID_PROPERTY = "writetime.batch-id"
+_CHAIN_PROPERTY = "writetime.chain"
+_STEP_PROPERTY = "writetime.step"
+_VOID_PROPERTY = "writetime.void"
+"""Of a snapshot: the batch that made it, its id, its chain's id, and whether it brought `rows`, took the values of
+`dropped` columns, as `refill` moved values to a column of another type, or took back what `void` batches had
+committed, of which it names the numbers."""
+_SETTING = "spark.sql.iceberg.snapshot-property."
+_ID_PROPERTY = "writetime.table-id"
+_OWNER_PROPERTY = "writetime.pipeline"
+_FACTS_PROPERTY = "writetime.cell-facts"
+_KEYS_PROPERTY = "writetime.keys"
+_DROPPED_PROPERTY = "writetime.dropped"
+_REFILL_PROPERTY = "writetime.refill"
+_INCOMPLETE_PROPERTY = "writetime.incomplete"
+_SCHEMA_PROPERTY = "writetime.schema."
+"""Of a table: whose rows it holds, which pipeline it belongs to, how it keeps facts of cells, the key columns by their CQL names, the
+dropped columns whose values have been taken (name to µs), columns that wait for values that were set aside, the chain of batches whose
+rows it holds, whether that was rebuilt from an archive that lacked something, and, of changes, what each schema version in it means."""
+_QUARANTINE_ID = "quarantine"
+"""What the quarantine table has for an id."""
+_CONFLICTS = (
+    *("CommitFailedException", "ValidationException", "AlreadyExistsException"),
+    *("TABLE_OR_VIEW_ALREADY_EXISTS", "SCHEMA_ALREADY_EXISTS", "TABLE_OR_VIEW_NOT_FOUND"),
+)
+"""How Iceberg and Spark say that somebody else was faster."""
+_ATTEMPTS = 8
+_LONGEST = 300  # characters of Iceberg's reason: it may list every file
+_PROPERTIES = {
+    "format-version": "2",
+    "commit.retry.num-retries": "20",
+    # Each commit writes a new metadata.json with all snapshots; Iceberg leaves the old ones where they are.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+_ANOTHER_CHAIN = (
+    "`batches/` of the bucket was put back from a backup or made anew, and the warehouse was not. Run `writetime rebuild`, which makes "
+    "state and tables again from the archive; or put both back to the same time."
+)
+_MIXED = "some, but not all, rows match"
+"""How Iceberg (ManifestFilterManager) says that it cannot take a file away whole."""
+
+
+def current_schema(shape: RowShape, facts: Facts = "map") -> pa.Schema:
+    """Current rows: the table's columns, then writetime (µs) and expiry (s since the epoch) of each that has a value."""
+    return pa.schema([*shape.row_type, *((name, kind) for kind in _facts_type(shape, facts) for name in (WRITETIME, EXPIRES_AT))])
+
+
+def _facts_type(shape: RowShape, facts: Facts) -> list[pa.DataType]:
+    """The one type of both, or none."""
+    if facts == "map":
+        return [pa.map_(pa.string(), pa.int64())]
+    columns = [(to_column(name), pa.int64()) for name in shape.columns if name not in shape.keys]
+    return [pa.struct(columns)] if facts == "struct" and columns else []
+
+
+def changes_rows(shape: RowShape) -> dict[Path, int]:
+    """Which parts of a changes table are rows, with the number of their columns that go by place (see
+    spark_jobs.sinks.schema_evolution)."""
+    keys, clustering = len(shape.keys), len(shape.table.clustering)
+    parts: dict[Path, int] = {("key",): keys, ("before",): keys, ("after",): keys}
+    return {(): 0, **parts, ("bounds", "start"): clustering, ("bounds", "end"): clustering}
+
+
+def current_rows(shape: RowShape) -> dict[Path, int]:
+    return {(): len(shape.keys), (WRITETIME,): 0, (EXPIRES_AT,): 0}
+
+
+QUARANTINE = pa.schema(
+    [
+        ("name", pa.string()),
+        ("cluster", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+        ("size", pa.int64()),
+        ("batch", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("datacenter", pa.string()),
+        ("node", pa.string()),
+        ("segment", pa.string()),
+        ("position", pa.int64()),
+        ("table", pa.string()),
+        ("object", pa.string()),
+        ("topic", pa.string()),
+        ("ordinal", pa.int64()),
+        ("settled_in", pa.int64()),
+        ("bytes", pa.binary()),
+    ]
+)
+"""A piece in quarantine, see `writetime.pipeline.quarantine.published.Piece`. One row a `name`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Holds a driver back that wakes up when another one has sealed its batch: what later batches wrote is not its to undo. And one that
+    does not know of a table that another run of the batch goes without: it knows of as many `additions` to the verdicts.
+
+    Later batches begin when this one is sealed. So a table that was loaded before the seal was looked at holds this batch and earlier ones
+    only; and Iceberg refuses a commit to a table that has changed since it was loaded. Both together leave no gap."""
+
+    store: Store
+    cluster: str
+    additions: int = 0
+
+    def check(self, batch: int) -> None:
+        if (sealed := read_sealed(self.store, self.cluster, batch)) is not None:
+            not_voided(sealed)
+            raise BatchError("another driver has sealed it", operation="commit a batch", obj=str(batch), hint="Nothing is left to do.")
+        if self.store.head(addition(self.cluster, batch, self.additions + 1)) is not None:
+            raise VerdictAdded(
+                "another run has found a table that cannot be written", operation="commit a batch", obj=str(batch), hint="Run it again."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One incarnation's changes at one snapshot, and what each schema version in them is (see `writetime.cassandra.schema.fingerprint`)."""
+
+    rows: DataFrame
+    versions: dict[str, dict[str, Any]]
+
+
+class _Notes:
+    """What snapshots that SQL makes tell of themselves is a setting of the session: statements that tell the same go on at once, others
+    wait for them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._changed = Condition()
+        self._told: Mapping[str, str] = {}
+        self._users = 0
+
+    @contextmanager
+    def told(self, about: Mapping[str, str]) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users or self._told == about)
+            for key, value in about.items():
+                self._spark.conf.set(_SETTING + key, value)
+            # Who fails so far is no user: nobody has to wait for it.
+            self._told = about
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                # First, for what follows may fail; nobody wakes up before it is done.
+                self._changed.notify_all()
+                if not self._users:
+                    for key in about:
+                        self._spark.conf.unset(_SETTING + key)
+
+
+class Warehouse:
+    """The tables of one catalog. Whoever writes to them in a batch that others may run as well gives a `fence`. Several threads may, each
+    to tables of another name. `cells`: changes tell when cells were written, and when they expire. `beside`: the namespace that a replay
+    goes into, beside the live tables. `owner`: the pipeline that writes, whose the tables are from then on; a table of another is
+    somebody else's. `batch_id`: the id of the batch that writes; `chain`: what it belongs to, if a rebuild has begun that. At its first
+    commit to a table a chain replaces all that an earlier one has left there."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: str,
+        layout: WarehouseConfig | None = None,
+        fence: Fence | None = None,
+        *,
+        cells: bool = False,
+        beside: str | None = None,
+        owner: Owner | None = None,
+        batch_id: UUID | None = None,
+        chain: Chain | None = None,
+    ) -> None:
+        self.spark = spark
+        self.catalog = catalog
+        self.layout = layout or WarehouseConfig()
+        self.fence = fence
+        self.cells = cells
+        self.beside = beside
+        self.owner = owner
+        self.batch_id = batch_id
+        self.chain = chain
+        self._notes = _Notes(spark)
+        self._making = Lock()
+
+    def changes_of(self, table: Table) -> str | None:
+        """Name of the table that holds this incarnation's changes, or None if there is none yet."""
+        plain = to_column(table.name)
+        names = [self._name(self._changes_in(table), called) for called in (plain, _incarnation_name(plain, table.id))]
+        held = ((name, self._held(name)) for name in names)
+        return next((name for name, found in held if found is not None and found.properties.get(_ID_PROPERTY) == str(table.id)), None)
+
+    def current_of(self, table: Table) -> str | None:
+        """Name of the table that holds this incarnation's current rows, or None if there is none."""
+        name = self._name(self._current_in(table), to_column(table.name))
+        held = self._held(name)
+        return name if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
+
+    def rows(self, table: Table) -> int | None:
+        """How many current rows this incarnation has, if its table tells (`IcebergTable.rows`)."""
+        held = self._held(self._name(self._current_in(table), to_column(table.name)))
+        return held.rows if held is not None and held.properties.get(_ID_PROPERTY) == str(table.id) else None
+
+    def why_not(self, table: Table) -> str | None:
+        """Why nothing can be written for the table, or None: a name that it needs is taken by a table that somebody else made."""
+        namespaces = (self._current_in(table), self._changes_in(table))
+        try:
+            for namespace in namespaces:
+                self._incarnation(self._name(namespace, to_column(table.name)))
+        except BatchError as error:
+            return str(error)
+        return None
+
+    def open_changes(self, table: Table, voided: Iterable[int] = ()) -> Changes | None:
+        """This incarnation's changes as they are now, without those of batches that were `voided`, or None if there
+        are none yet. BatchError, retriable, if another incarnation took the name meanwhile."""
+        name = self.changes_of(table)
+        held = None if name is None else IcebergTable(self.spark, name)
+        if held is None or held.snapshot is None:
+            return None
+        properties = held.properties
+        moved = BatchError("it is another table by now", operation="open a warehouse table", obj=name, retriable=True)
+        if properties.get(_ID_PROPERTY) != str(table.id):
+            raise moved
+        try:
+            # A snapshot is of one table: what has the name by now must be that one.
+            rows = self.spark.sql(f"SELECT * FROM {name} VERSION AS OF {held.snapshot}")
+        except PySparkException as error:
+            raise moved from error
+        if without := sorted(voided):
+            rows = rows.filter(~F.col("batch").isin(without))
+        told = {key.removeprefix(_SCHEMA_PROPERTY): text for key, text in properties.items() if key.startswith(_SCHEMA_PROPERTY)}
+        return Changes(rows, {version: json.loads(text) for version, text in told.items()})
+
+    def write_changes(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+        """Put the batch's events of the table, PAGES, in; what an earlier attempt of the same batch left is replaced."""
+        with self.fenced(batch):
+            shape = RowShape.of(table, schema)
+            held = self._changes(shape, schema, batch)
+            seen, _ = self._look_at(held, batch)
+            about = {"batch": batch, "table_id": str(table.id), "schema_version": schema_version(table, schema.types)}
+            told = told_rows(to_arrow_schema(held.columns), about, cells=self.cells)
+            rows = events.filter("told > 0").mapInArrow(told, schema=held.columns)
+            replaced = F.lit(True) if self._succeeds(held) else F.col("batch") == batch
+            try:
+                self._overwrite(held.name, seen, rows, replaced, self._about(batch))
+                self._take_over(held, batch)
+            except Py4JJavaError as error:
+                if _MIXED not in str(error):
+                    raise
+                # Compaction has put what an earlier attempt left into one file with events of other batches.
+                self._exchange_events(held, rows, batch)
+
+    def take_back(self, table: Table, batch: int) -> None:
+        """Take away what an earlier attempt of the batch wrote into this incarnation's changes, if anything."""
+        with self.fenced(batch):
+            name = self.changes_of(table)
+            held = None if name is None else IcebergTable(self.spark, name)
+            if held is None:
+                return
+            seen, _ = self._look_at(held, batch)
+            if seen is None or not any(each.get(_BATCH_PROPERTY) == str(batch) for each in held.summaries):
+                return
+            self._remove_events(held, seen, batch, batch, self._about(batch))
+
+    def _remove_events(self, held: IcebergTable, seen: int, gone: int, batch: int, about: Mapping[str, str]) -> None:
+        """Take the events of the batch `gone` out of a changes table, if nobody has written such since the
+        snapshot `seen`."""
+        nothing = self.spark.createDataFrame([], held.columns)
+        try:
+            self._overwrite(held.name, seen, nothing, F.col("batch") == gone, about)
+        except Py4JJavaError as error:
+            if _MIXED not in str(error):
+                raise
+            self._expect_open(batch)
+            with self._notes.told(about):
+                self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {gone}")
+
+    # --- what voided batches have left ---------------------------------------------------------------------
+
+    def take_back_voided(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> list[str]:
+        """Take back what batches that were `voided` have committed of this incarnation: their events go from its
+        changes, its current rows are rolled back to where they were before. Names of the tables that this
+        changes.
+
+        BatchError if rows of another batch stand above theirs: nobody can tell these apart. BatchBusy if
+        somebody writes meanwhile."""
+        with self.fenced(batch):
+            done = []
+            for name in self._places_of(self._changes_in(table), table):
+                held = IcebergTable(self.spark, name)
+                done += [name for number in _left_by(held.lineage, voided) if self._take_back_events(held, number, batch)]
+            for name in self._places_of(self._current_in(table), table):
+                done += [name] if self._take_back_rows(IcebergTable(self.spark, name), voided, batch) else []
+            return done
+
+    def is_settled(self, table: Table, voided: Mapping[int, UUID | None], batch: int) -> bool:
+        """Whether no rows of a voided batch stand in this incarnation's current rows, and none of this batch were
+        rolled back with such."""
+        mine = {batch: self.batch_id}
+        for name in self._places_of(self._current_in(table), table):
+            held = IcebergTable(self.spark, name)
+            held.refresh()
+            summaries, lineage = held.commits()
+            there = [each.summary for each in lineage]
+            rolled_back = _rows_in(summaries, mine) and not _rows_in(there, mine)
+            if rolled_back or _rows_in(there, voided):
+                return False
+        return True
+
+    def take_back_voided_pieces(self, cluster: str, voided: Mapping[int, UUID | None], batch: int) -> None:
+        """The same of the quarantine table: what voided batches of the cluster could not use goes, and what
+        they had settled waits."""
+        name = self.quarantine()
+        held = None if name is None else self._held(name)
+        found = _left_by(held.lineage, voided) if held is not None else []
+        for number in found:
+            where, about = f"cluster = {_text(cluster)}", self._about_void(number, batch)
+            with self.fenced(batch), self._notes.told(about):
+                self._expect_open(batch)
+                self.spark.sql(f"UPDATE {name} SET settled_in = NULL WHERE {where} AND settled_in = {number}")
+                self.spark.sql(f"DELETE FROM {name} WHERE {where} AND batch = {number} AND segment IS NOT NULL")
+            log.info("quarantine of a voided batch taken back", batch=batch, voided=number)
+
+    def _places_of(self, namespace: str, table: Table) -> list[str]:
+        """Names of the tables in a namespace that hold this incarnation's rows: the plain one, or the one that it
+        was moved to."""
+        plain = to_column(table.name)
+        found = []
+        for name in (self._name(namespace, called) for called in (plain, _incarnation_name(plain, table.id))):
+            properties = {} if (held := self._held(name)) is None else held.properties
+            # What is another pipeline's this one goes without.
+            theirs = self.owner is not None and self.owner.other(properties.get(_OWNER_PROPERTY)) is not None
+            if properties.get(_ID_PROPERTY) == str(table.id) and not theirs:
+                found.append(name)
+        return found
+
+    def _take_back_events(self, held: IcebergTable, number: int, batch: int) -> bool:
+        held.refresh()
+        seen = held.snapshot
+        self._expect_open(batch)
+        if seen is None:
+            return False
+        self._remove_events(held, seen, number, batch, self._about_void(number, batch))
+        log.info("changes of a voided batch taken back", table=held.name, batch=batch, voided=number)
+        return True
+
+    def _take_back_rows(self, held: IcebergTable, voided: Mapping[int, UUID | None], batch: int) -> bool:
+        held.refresh()
+        lineage = held.lineage
+        found = _rows_in([each.summary for each in lineage], voided)
+        if not found:
+            return False
+        last = found[-1]
+        first, gone = lineage[last], lineage[: last + 1]
+        # What this very batch has written on top is written again: it is not sealed.
+        mine = {**voided, batch: self.batch_id}
+        others = [each.summary for each in gone if each.summary.get("operation") != "replace" and _batch_of(each.summary, mine) is None]
+        number = _batch_of(first.summary, voided)
+        if others or not (first.has_parent or first.parent is None):
+            above = others[0].get(_BATCH_PROPERTY, "of somebody else") if others else ""
+            why = f"rows of batch {above} stand above them" if others else "the snapshot before them has expired"
+            raise BatchError(
+                f"it holds rows of batch {number}, which was voided, and {why}",
+                operation="take back a voided batch",
+                obj=held.name,
+                hint="Roll the table back by hand to a snapshot before that batch and replay the hours since, or drop it and build it "
+                "again from the archive.",
+            )
+        held.roll_back(lineage[0].id, first.parent, _undone(gone), lambda: self._expect_open(batch))
+        log.info("current rows of a voided batch taken back", table=held.name, batch=batch, voided=number)
+        return True
+
+    def _about_void(self, number: int, batch: int) -> dict[str, str]:
+        return {**self._about(batch, "void"), _VOID_PROPERTY: str(number)}
+
+    # --- current rows ---------------------------------------------------------------------------------------
+
+    def merge_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+        """Bring the current rows to where the batch's last event of each row leaves them."""
+        self._write_current(table, schema, events, batch, anew=False)
+
+    def replace_current(self, table: Table, schema: Schema, events: DataFrame, batch: int) -> None:
+        """Of a table that was truncated: the rows that the batch's events leave take the place of all that were there, in one commit."""
+        self._write_current(table, schema, events, batch, anew=True)
+
+    def empty_current(self, table: Table, batch: int) -> None:
+        """Of a table that was dropped: take its current rows away, if it has any. Iceberg's snapshots keep what they were."""
+        with self.fenced(batch):
+            _, held = self._place(self._current_in(table), table, batch)
+            seen, done = (None, True) if held is None else self._look_at(held, batch)
+            if held is not None and seen is not None and not done:
+                held.empty(self._about(batch, "rows"))
+            if held is not None:
+                self._take_over(held, batch)
+
+    def _write_current(self, table: Table, schema: Schema, events: DataFrame, batch: int, *, anew: bool) -> None:
+        with self.fenced(batch):
+            shape = RowShape.of(table, schema)
+            held, facts = self._current(shape, schema, batch)
+            seen, done = self._look_at(held, batch)
+            if done:
+                self._take_over(held, batch)
+                return
+            columns = current_schema(shape, facts)
+            rows = self._last_rows(held, shape, columns, events, batch)
+            if (table.static_columns and table.clustering) or any(may_be_respelled(table.columns[key].type) for key in shape.keys):
+                rows = _one_of_each_key(rows, shape)
+            if anew or seen is None or self._succeeds(held):
+                # Nothing to merge with, which is what merging costs most for.
+                kept = rows.filter(F.col(OP) != "d")
+                self._overwrite(held.name, seen, _as_stored(kept, held.columns), F.lit(True), self._about(batch, "rows"))
+            else:
+                self._merge(held.name, shape, columns, rows, batch)
+            self._take_over(held, batch)
+
+    def clear_former(self, table: Table, batch: int) -> None:
+        """Take away what an earlier chain has left in this incarnation's tables, where this one has brought
+        no rows up to `batch`, its last."""
+        with self.fenced(batch):
+            for name in (self.changes_of(table), self.current_of(table)):
+                held = None if name is None else self._held(name)
+                if held is None:
+                    continue
+                seen, _ = self._look_at(held, batch)
+                if seen is not None and self._succeeds(held):
+                    nothing = self.spark.createDataFrame([], held.columns)
+                    self._overwrite(held.name, seen, nothing, F.lit(True), self._about(batch))
+                self._take_over(held, batch)
+
+    def seen(self) -> int:
+        """The highest number of a batch that the pipeline's tables tell of: by their snapshots, and by the rows of changes."""
+        highest = 0
+        for name in self._own_tables():
+            held = self._held(name)
+            if held is None:
+                continue
+            highest = max([highest, *(int(each.get(_BATCH_PROPERTY, 0)) for each in held.summaries)])
+            if {"batch", "ordinal"} <= set(held.columns.names) and held.snapshot is not None:
+                # Snapshots expire; a batch of which rows are left does not.
+                ((last,),) = self.spark.sql(f"SELECT max(batch) FROM {name}").collect()
+                highest = max(highest, last or 0)
+        return highest
+
+    def _own_tables(self) -> Iterator[str]:
+        """Names of the tables in the catalog that are the pipeline's, or that nobody has claimed."""
+        for (namespace,) in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
+            if namespace == OWN_NAMESPACE or "." in namespace:
+                # Of all pipelines; of none.
+                continue
+            inside = f"{quoted(self.catalog)}.{quoted(namespace)}"
+            for row in self.spark.sql(f"SHOW TABLES IN {inside}").collect():
+                name = f"{inside}.{quoted(row.tableName)}"
+                try:
+                    held = self._held(name)
+                except (PySparkException, Py4JJavaError) as error:
+                    log.warning("table cannot be loaded, it is passed over", table=name, error=why(error)[:_LONGEST])
+                    continue
+                properties = {} if held is None else held.properties
+                if _ID_PROPERTY in properties and (self.owner is None or not self.owner.other(properties.get(_OWNER_PROPERTY))):
+                    yield name
+
+    def _overwrite(self, name: str, seen: int | None, rows: DataFrame, where: Column, properties: Mapping[str, str]) -> None:
+        """Put the rows in the place of those that are there, if nobody has written such since the snapshot `seen`."""
+        writer = rows.writeTo(name).option("isolation-level", "serializable")
+        if seen is not None:
+            writer = writer.option("validate-from-snapshot-id", str(seen))
+        for key, value in properties.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        writer.overwrite(where)
+
+    def _exchange_events(self, held: IcebergTable, rows: DataFrame, batch: int) -> None:
+        """Put a batch's events in the place of those that it has there, one by one. Dying between the two steps loses nothing."""
+        self._expect_open(batch)
+        with self._viewed(rows) as view, self._notes.told(self._about(batch)):
+            self.spark.sql(
+                f"MERGE INTO {held.name} t USING {view} s ON t.batch = {batch} AND t.ordinal = s.ordinal "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+            self.spark.sql(f"DELETE FROM {held.name} WHERE batch = {batch} AND ordinal NOT IN (SELECT ordinal FROM {view})")
+
+    def _merge(self, name: str, shape: RowShape, columns: pa.Schema, rows: DataFrame, batch: int) -> None:
+        with self._viewed(rows) as view, self._notes.told(self._about(batch, "rows")):
+            self.spark.sql(merge_statement(name, view, shape, columns))
+
+    def follow(self, table: Table, schema: Schema, batch: int) -> None:
+        """Bring the tables that there are to the shape that the ring's table has by now, if the batch writes none of its rows."""
+        with self.fenced(batch):
+            shape = RowShape.of(table, schema)
+            if self.changes_of(table) is not None:
+                self._changes(shape, schema, batch)
+            if not table.dropped and self._incarnation(self._name(self._current_in(table), to_column(table.name))) is not None:
+                self._current(shape, schema, batch)
+
+    def quarantine(self) -> str | None:
+        """Name of the table of pieces in quarantine, or None if there is none."""
+        name = self._name(OWN_NAMESPACE, _QUARANTINE_ID)
+        held = self._held(name)
+        return name if held is not None and held.properties.get(_ID_PROPERTY) == _QUARANTINE_ID else None
+
+    def write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
+        """Bring the rows of these pieces, all of one cluster, to what is told of them by now. A table of the name that somebody else made
+        is left alone: the bucket has all that it would say, so nothing has to wait for it."""
+        with self.fenced(batch):
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._write_quarantine(pieces, batch)
+                    break
+                except (PySparkException, Py4JJavaError) as error:
+                    # Another job of the pipeline, or another pipeline, has told of its own meanwhile.
+                    if attempt == _ATTEMPTS or not _is_conflict(error):
+                        raise
+
+    def _write_quarantine(self, pieces: Sequence[Piece], batch: int) -> None:
+        name, columns = self._name(OWN_NAMESPACE, _QUARANTINE_ID), from_arrow_schema(QUARANTINE)
+        held = self._held(name)
+        if held is None:
+            held = self._create(name, columns, {_ID_PROPERTY: _QUARANTINE_ID}, "cluster")
+        elif held.properties.get(_ID_PROPERTY) != _QUARANTINE_ID:
+            log.error("pieces not told of: somebody else made the table", table=name, batch=batch, pieces=len(pieces))
+            return
+        seen, _ = self._look_at(held, batch, shared=True)
+        rows = [{**asdict(piece), "at": datetime.fromtimestamp(piece.at, UTC)} for piece in pieces]
+        given = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=QUARANTINE), schema=columns)
+        # As in `_last_rows`: the fence is looked at when the table that the MERGE reads is long loaded.
+        given = given.mapInArrow(_passed(self.fence, batch, lambda batches: batches), schema=columns)
+        if seen is None:
+            self._overwrite(name, seen, given, F.lit(True), self._about(batch))
+            return
+        # The cluster as a literal: rows of other ones, which another pipeline may write meanwhile, are no conflict.
+        with self._viewed(given) as view, self._notes.told(self._about(batch)):
+            self.spark.sql(
+                f"MERGE INTO {name} t USING {view} s ON t.cluster = {_text(pieces[0].cluster)} AND t.name = s.name "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+
+    # --- shapes ----------------------------------------------------------------------------------------------------------
+
+    def _changes(self, shape: RowShape, schema: Schema, batch: int) -> IcebergTable:
+        """The table for this incarnation's changes, made or brought to the shape that it has to have."""
+        table = shape.table
+        name, held = self._place(self._changes_in(table), table, batch)
+        told = {f"{_SCHEMA_PROPERTY}{schema_version(table, schema.types)}": json.dumps(describe(table, schema.types))}
+        columns = from_arrow_schema(changes_schema(shape))
+        if held is None:
+            held = self._create(name, columns, {_ID_PROPERTY: str(table.id)}, "days(changed_at)")
+        self._evolve(held, columns, changes_rows(shape), {**told, **_keys(shape), **self._claim()}, batch)
+        return held
+
+    def _current(self, shape: RowShape, schema: Schema, batch: int) -> tuple[IcebergTable, Facts]:
+        """The table for this incarnation's current rows, as above, and how it keeps facts of cells: as it did when it was made."""
+        table = shape.table
+        name, held = self._place(self._current_in(table), table, batch)
+        facts: Any = self.layout.cell_facts if held is None else held.properties.get(_FACTS_PROPERTY, "map")
+        columns = from_arrow_schema(current_schema(shape, facts))
+        dropped = {column: gone.dropped_at for column, gone in table.dropped_columns.items()}
+        if held is None:
+            held = self._create(name, columns, {_ID_PROPERTY: str(table.id), _FACTS_PROPERTY: facts}, None)
+        else:
+            known = json.loads(held.properties.get(_DROPPED_PROPERTY, "{}"))
+            news = {column: at for column, at in dropped.items() if at > known.get(column, at - 1)}
+            if facts == "none":
+                # Of a column that is back only the fold can tell old values from new ones: its events take the old ones away. One of
+                # another type is made anew.
+                replaced = steps(columns, held.columns, current_rows(shape)).replaced
+                news = {c: at for c, at in news.items() if c not in table.columns or to_column(c) in replaced}
+            self._take_dropped(held, facts, news, batch)
+        told = {_DROPPED_PROPERTY: json.dumps(dropped), **_keys(shape), **self._modes(), **self._claim()}
+        self._evolve(held, columns, current_rows(shape), told, batch)
+        if refill := json.loads(held.properties.get(_REFILL_PROPERTY, "{}")):
+            self._refill(held, refill, batch)
+        return held, facts
+
+    def _modes(self) -> dict[str, str]:
+        return {f"write.{command}.mode": self.layout.writes for command in ("merge", "update", "delete")}
+
+    def _evolve(self, held: IcebergTable, columns: StructType, rows: Mapping[Path, int], told: Mapping[str, str], batch: int) -> None:
+        """Bring the table to the columns, and its properties to what is told."""
+        plan = steps(columns, held.columns, rows)
+        properties = held.properties
+        refill = json.loads(properties.get(_REFILL_PROPERTY, "{}")) | (plan.replaced if rows.get(()) else {})
+        told = {**told, **({_REFILL_PROPERTY: json.dumps(refill)} if refill else {})}
+        news = {key: value for key, value in told.items() if properties.get(key) != value}
+        if plan or news:
+            held.evolve(plan, news, lambda: self._expect_open(batch))
+
+    def _refill(self, held: IcebergTable, columns: Mapping[str, str], batch: int) -> None:
+        """Give columns that were made anew the values that were set aside."""
+        kinds = {field.name: field.dataType for field in held.columns}
+        sets = ", ".join(f"{quoted(new)} = {converted(quoted(old), kinds[old], kinds[new])}" for new, old in columns.items())
+        lacking = " OR ".join(f"({quoted(new)} IS NULL AND {quoted(old)} IS NOT NULL)" for new, old in columns.items())
+        self._expect_open(batch)
+        with self._notes.told({**self._about(batch, "refill"), _REFILL_PROPERTY: json.dumps(dict(columns))}):
+            self.spark.sql(f"UPDATE {held.name} SET {sets} WHERE {lacking}")
+        held.evolve(Steps(), {_REFILL_PROPERTY: "{}"}, lambda: self._expect_open(batch))
+
+    def _take_dropped(self, held: IcebergTable, facts: Facts, dropped: Mapping[str, int], batch: int) -> None:
+        """Set columns that the ring has dropped to null, in rows that nobody touches too: values written later than the drop (they were
+        ahead of the clock) stay, for they come back when the column is added again. Without writetimes all go."""
+        stored = set(held.columns.names)
+        gone = {column: at for column, at in dropped.items() if to_column(column) in stored}
+        if gone:
+            self._expect_open(batch)
+            with self._notes.told(self._about(batch, "dropped")):
+                self.spark.sql(_drop_statement(held.name, facts, gone))
+
+    # --- the rest --------------------------------------------------------------------------------------------------------
+
+    def _last_rows(self, held: IcebergTable, shape: RowShape, columns: pa.Schema, events: DataFrame, batch: int) -> DataFrame:
+        """The rows as the batch leaves them, with what to do with each in the column OP; and the keys that a row had meanwhile, if there
+        can be more than one.
+
+        They are made while the commit's job runs, when the table that a MERGE reads is long loaded: their maker looks at the fence."""
+        stored = held.columns
+        rows = StructType([stored[column] for column in columns.names]).add(OP, "string")
+        respelled = [to_column(column.name) for column in shape.table.clustering if may_be_respelled(column.type)]
+        made = _passed(self.fence, batch, last_rows(to_arrow_schema(rows), respelled))
+        return (events if respelled else events.filter("last > 0")).mapInArrow(made, schema=rows)
+
+    def _look_at(self, held: IcebergTable, batch: int, *, shared: bool = False) -> tuple[int | None, bool]:
+        """The snapshot that readers of the table see now, which is of no later batch, and whether the batch's rows are in it. Other
+        pipelines write to a `shared` table as well."""
+        held.refresh()
+        summaries, lineage = held.commits()
+        # What was rolled back is in the table no more.
+        seen = held.snapshot, _has_batch([each.summary for each in lineage], batch)
+        self._expect_open(batch)
+        if self.batch_id is not None and not shared:
+            self._expect_own_chain(held.name, summaries, batch)
+            self._expect_no_later_chain(held, batch)
+        return seen
+
+    def _expect_own_chain(self, name: str, summaries: list[dict[str, str]], batch: int) -> None:
+        """BatchError if the table holds a batch of a chain that this one does not succeed: one above the open one, one of its number with
+        another id, or one at or above the first of this chain that is not of it."""
+        first, mine = (self.chain.first, str(self.chain.id)) if self.chain else (1, None)
+        for each in summaries:
+            number, told = int(each.get(_BATCH_PROPERTY, 0)), each.get(_BATCH_ID_PROPERTY)
+            other = number >= first and each.get(_CHAIN_PROPERTY) != mine
+            if other or number > batch or (number == batch and told not in (None, str(self.batch_id))):
+                raise BatchError(
+                    f"it holds batch {number} of another chain of batches, and this one is at {batch}",
+                    operation="commit a batch",
+                    obj=name,
+                    hint=_ANOTHER_CHAIN,
+                )
+
+    def _expect_no_later_chain(self, held: IcebergTable, batch: int) -> None:
+        """The same by what the table says, which outlives its snapshots."""
+        found, first = _chain_of(held), self.chain.first if self.chain else 0
+        if found and found["first"] >= max(first, 1) and (self.chain is None or found["id"] != str(self.chain.id)):
+            raise BatchError(
+                f"it holds the chain of batches that began with {found['first']}, and this one is at {batch}",
+                operation="commit a batch",
+                obj=held.name,
+                hint=_ANOTHER_CHAIN,
+            )
+
+    def _about(self, batch: int, step: str | None = None) -> dict[str, str]:
+        """What a snapshot tells of itself."""
+        told = {_BATCH_PROPERTY: str(batch)}
+        if self.batch_id is not None:
+            told[_BATCH_ID_PROPERTY] = str(self.batch_id)
+        if self.chain is not None:
+            told[_CHAIN_PROPERTY] = str(self.chain.id)
+        return told if step is None else {**told, _STEP_PROPERTY: step}
+
+    def _succeeds(self, held: IcebergTable) -> bool:
+        """Whether all that the table holds is an earlier chain's."""
+        return self.chain is not None and _chain_of(held).get("id") != str(self.chain.id)
+
+    def _take_over(self, held: IcebergTable, batch: int) -> None:
+        """Note that what the table holds is this chain's by now. Dying before that, the batch replaces all once more, with the same."""
+        if self.chain is None or not self._succeeds(held):
+            return
+        about = {"id": str(self.chain.id), "first": self.chain.first}
+        told = {_CHAIN_PROPERTY: json.dumps(about), _INCOMPLETE_PROPERTY: str(self.chain.partial).lower()}
+        held.refresh()
+        held.evolve(Steps(), told, lambda: self._expect_open(batch))
+
+    def _claim(self) -> dict[str, str]:
+        """What says on a table whose it is."""
+        return {} if self.owner is None else {_OWNER_PROPERTY: self.owner.model_dump_json()}
+
+    def _incarnation_of(self, held: IcebergTable) -> str:
+        """Id of the Cassandra table whose rows the table holds. BatchError of a table that is not this pipeline's."""
+        incarnation = _incarnation(held)
+        other = self.owner.other(held.properties.get(_OWNER_PROPERTY)) if self.owner else None
+        if other is not None:
+            raise BatchError(
+                f"it belongs to {other}",
+                operation="open a warehouse table",
+                obj=held.name,
+                hint="Give one of the pipelines a catalog of its own, or leave the table out (`tables.exclude`).",
+            )
+        return incarnation
+
+    def _expect_open(self, batch: int) -> None:
+        if self.fence is not None:
+            self.fence.check(batch)
+
+    @contextmanager
+    def fenced(self, batch: int) -> Iterator[None]:
+        """What others were faster with fails in many ways; that the batch is sealed says it best. If it is not, they may be at it."""
+        try:
+            yield
+        except Exception as error:
+            self._expect_open(batch)
+            if not isinstance(error, PySparkException | Py4JJavaError) or not _is_conflict(error):
+                raise
+            raise BatchBusy(
+                f"somebody has written to the table meanwhile: {why(error)[:_LONGEST]}",
+                operation="commit a batch",
+                obj=str(batch),
+                hint="If another run of this batch is at it, a retry finds what that one has done. Nobody else writes to these tables.",
+            ) from error
+
+    @contextmanager
+    def _viewed(self, rows: DataFrame) -> Iterator[str]:
+        """A name by which SQL knows the rows meanwhile."""
+        view = f"rows_{uuid4().hex}"
+        rows.createOrReplaceTempView(view)
+        try:
+            yield view
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def _current_in(self, table: Table) -> str:
+        return to_namespace(table.keyspace, self.beside)
+
+    def _changes_in(self, table: Table) -> str:
+        return to_changes_namespace(table.keyspace, self.beside)
+
+    def _name(self, namespace: str, table: str) -> str:
+        return ".".join(quoted(piece) for piece in (self.catalog, namespace, table))
+
+    def _place(self, namespace: str, table: Table, batch: int) -> tuple[str, IcebergTable | None]:
+        """Name of the table for this incarnation, and the table if it is there.
+
+        The plain name belongs to the incarnation that goes on. When a table was created anew, what the plain
+        name held so far moves to a name with the old id: its columns may have other types, and its history
+        stays readable.
+        """
+        called = to_column(table.name)
+        plain = self._name(namespace, called)
+        held = self._held(plain)
+        incarnation = None if held is None else self._incarnation_of(held)
+        if incarnation != str(table.id) and table.dropped:
+            plain = self._name(namespace, _incarnation_name(called, table.id))
+            held = self._held(plain)
+            incarnation = None if held is None else self._incarnation_of(held)
+        elif incarnation not in (None, str(table.id)):
+            # The new name stands without its catalog: Spark would take that for a namespace.
+            aside = f"{quoted(namespace)}.{quoted(_incarnation_name(called, UUID(incarnation)))}"
+            # If another driver has done so meanwhile, the name is taken.
+            self._expect_open(batch)
+            self.spark.sql(f"ALTER TABLE {plain} RENAME TO {aside}")
+            held = None
+        return plain, held
+
+    def _held(self, name: str) -> IcebergTable | None:
+        """The table of that name as it is now, if there is one."""
+        if not self.spark.catalog.tableExists(name):
+            return None
+        held = IcebergTable(self.spark, name)
+        held.refresh()
+        return held
+
+    def _incarnation(self, name: str) -> str | None:
+        """Id of the Cassandra table whose rows the table holds; None if there is no such table."""
+        held = self._held(name)
+        return None if held is None else self._incarnation_of(held)
+
+    def _create(self, name: str, columns: StructType, about: Mapping[str, str], partitioning: str | None) -> IcebergTable:
+        with self._making:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
+        listed = ", ".join(f"{quoted(field.name)} {type_ddl(field.dataType)}" for field in columns)
+        told = ", ".join(f"'{key}'='{value}'" for key, value in {**_PROPERTIES, **about}.items())
+        partitions = f"PARTITIONED BY ({partitioning})" if partitioning else ""
+        self.spark.sql(f"CREATE TABLE {name} ({listed}) USING iceberg {partitions} TBLPROPERTIES ({told})")
+        return IcebergTable(self.spark, name)
+
+
+def _is_conflict(error: PySparkException | Py4JJavaError) -> bool:
+    return any(conflict in str(error) for conflict in _CONFLICTS)
+
+
+def _as_stored(rows: DataFrame, columns: StructType) -> DataFrame:
+    """The rows with exactly these columns: those that they lack (dropped ones) are null. Where a column lacks or stands elsewhere, Spark
+    makes the values of all anew, field by field, which it cannot do with a map whose keys hold maps."""
+    here = set(rows.columns)
+    return rows.select(
+        [F.col(quoted(field.name)) if field.name in here else F.lit(None).cast(field.dataType).alias(field.name) for field in columns]
+    )
+
+
+def _incarnation(held: IcebergTable) -> str:
+    properties = held.properties
+    if _ID_PROPERTY not in properties:
+        raise BatchError(
+            f"it has no property {_ID_PROPERTY}: somebody else made it",
+            operation="open a warehouse table",
+            obj=held.name,
+            hint="Rename it; writetime makes its own.",
+        )
+    return properties[_ID_PROPERTY]
+
+
+def _chain_of(held: IcebergTable) -> dict[str, Any]:
+    """Of the chain whose rows the table holds its `id` and `first`; empty if no rebuild has begun it."""
+    found: dict[str, Any] = json.loads(held.properties.get(_CHAIN_PROPERTY, "{}"))
+    return found
+
+
+def _has_batch(summaries: list[dict[str, str]], batch: int) -> bool:
+    return any(each.get(_BATCH_PROPERTY) == str(batch) and each.get(_STEP_PROPERTY) == "rows" for each in summaries)
+
+
+def _batch_of(summary: Mapping[str, str], batches: Mapping[int, UUID | None]) -> int | None:
+    """Which of these batches has made the snapshot; None if none has."""
+    number, told = int(summary.get(_BATCH_PROPERTY, 0)), summary.get(_BATCH_ID_PROPERTY)
+    if number not in batches or (told is not None and batches[number] is not None and told != str(batches[number])):
+        return None
+    return number
+
+
+def _rows_in(summaries: Sequence[Mapping[str, str]], batches: Mapping[int, UUID | None]) -> list[int]:
+    """Where, in a table's commits, these batches have brought current rows."""
+    return [at for at, told in enumerate(summaries) if told.get(_STEP_PROPERTY) == "rows" and _batch_of(told, batches) is not None]
+
+
+def _left_by(lineage: Sequence[Kept], voided: Mapping[int, UUID | None]) -> list[int]:
+    """Those of the voided batches that have committed to the table, and were not taken back since."""
+    done: set[int] = set()
+    found: set[int] = set()
+    for told in (each.summary for each in lineage):
+        if told.get(_STEP_PROPERTY) == "void":
+            done.add(int(told.get(_VOID_PROPERTY, 0)))
+        elif (number := _batch_of(told, voided)) is not None and number not in done:
+            found.add(number)
+    return sorted(found)
+
+
+def _undone(gone: Sequence[Kept]) -> dict[str, str]:
+    """Properties that make the next batch take the steps again that are rolled back with the rows."""
+    properties: dict[str, str] = {}
+    # The oldest last: what was to be refilled then is.
+    for told in (each.summary for each in gone):
+        if told.get(_STEP_PROPERTY) == "dropped":
+            properties[_DROPPED_PROPERTY] = "{}"
+        if told.get(_STEP_PROPERTY) == "refill" and _REFILL_PROPERTY in told:
+            younger = json.loads(properties.get(_REFILL_PROPERTY, "{}"))
+            properties[_REFILL_PROPERTY] = json.dumps(json.loads(told[_REFILL_PROPERTY]) | younger)
+    return properties
+
+
+def _keys(shape: RowShape) -> dict[str, str]:
+    return {_KEYS_PROPERTY: json.dumps(list(shape.keys))}
+
+
+def _incarnation_name(name: str, incarnation: UUID) -> str:
+    return f"{name}__{str(incarnation)[:8]}"
+
+
+def merge_statement(name: str, view: str, shape: RowShape, stored: pa.Schema) -> str:
+    # A row of static content alone has null clusterings: hence the null-safe comparison.
+    same = " AND ".join(f"{comparable('t', key)} <=> {comparable('s', key)}" for key in shape.key_type)
+    columns = [quoted(column) for column in stored.names]
+    updates = ", ".join(f"t.{column} = s.{column}" for column in columns)
+    values = ", ".join(f"s.{column}" for column in columns)
+    return (
+        f"MERGE INTO {name} t USING {view} s ON {same} "
+        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
+    )
+
+
+def may_be_respelled(kind: str) -> bool:
+    """Whether bytes that differ can be one value. Then a clustering may be one to Cassandra and two to the warehouse, as 1.0 and 1.00 are:
+    a row that is deleted and written again comes back with the other one. And two partitions may be one to the warehouse, as those of the
+    varint 1 in one byte and in two are, which no reader can tell apart."""
+    return kind not in EQUAL_ONLY_TO_ITSELF
+
+
+def _one_of_each_key(rows: DataFrame, shape: RowShape) -> DataFrame:
+    """Of rows with one key in the warehouse the one that stays.
+
+    A clustering of no bytes (`blobAsInt(0x)`) reads as null, and so does that of static content alone. The latter shows only while its
+    partition has no row: of both at most one is there when a batch ends, and the other's going must not take it away. Nor must the going
+    of a row that came back as it had been spelled. Of rows in partitions whose keys read alike, any one stays."""
+    key = Window.partitionBy(*(F.expr(comparable("s", column)) for column in shape.key_type)).orderBy(F.col(OP) == "d")
+    return rows.alias("s").withColumn("_place", F.row_number().over(key)).filter("_place = 1").drop("_place")
+
+
+def comparable(side: str, key: pa.Field) -> str:
+    """A key column as Spark can tell it from others as Cassandra does: maps it does not compare at all, and 0.0 and -0.0 are one to it."""
+    column = f"{side}.{quoted(key.name)}"
+    return (
+        f"to_json(struct({column}), map('ignoreNullFields', 'false'))"
+        if _holds(key.type, pa.types.is_map, pa.types.is_floating)
+        else column
+    )
+
+
+def _holds(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is one of those, or is made of one."""
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return any(is_it(kind) for is_it in wanted) or any(_holds(each, *wanted) for each in inner)
+
+
+def _drop_statement(name: str, facts: Facts, dropped: Mapping[str, int]) -> str:
+    """`dropped`: by CQL name, up to which writetime (µs) values go."""
+
+    def goes(column: str, at: int) -> str:
+        if facts == "none":
+            return f"{quoted(to_column(column))} IS NOT NULL"
+        found = f"{WRITETIME}[{_text(column)}]" if facts == "map" else f"{WRITETIME}.{quoted(to_column(column))}"
+        return f"coalesce({found} <= {at}, false)"
+
+    tests = {column: goes(column, at) for column, at in dropped.items()}
+    sets = {quoted(to_column(c)): f"IF({test}, NULL, {quoted(to_column(c))})" for c, test in tests.items()}
+    for fact in (WRITETIME, EXPIRES_AT) if facts == "map" else ():
+        kept = " AND ".join(f"NOT (k = {_text(column)} AND {test})" for column, test in tests.items())
+        sets[fact] = f"map_filter({fact}, (k, v) -> {kept})"
+    if facts == "struct":
+        sets |= {
+            f"{fact}.{quoted(to_column(c))}": f"IF({test}, NULL, {fact}.{quoted(to_column(c))})"
+            for c, test in tests.items()
+            for fact in (WRITETIME, EXPIRES_AT)
+        }
+    listed = ", ".join(f"{column} = {value}" for column, value in sets.items())
+    return f"UPDATE {name} SET {listed} WHERE {' OR '.join(tests.values())}"
+
+
+def _text(value: str) -> str:
+    """The text as a literal of Spark SQL."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _passed(fence: Fence | None, batch: int, made: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """The rows that are made, once the fence has been looked at."""
+
+    def rows(batches: Batches) -> Batches:
+        if fence is not None:
+            fence.check(batch)
+        yield from made(batches)
+
+    return rows

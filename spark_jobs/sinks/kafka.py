@@ -1,0 +1,595 @@
+"""Kafka as the publish job uses it: topics, and publishers whose progress commits with their events.
+
+A publisher's progress is one record a stream of events, keyed by its topic, in `<prefix>.__progress`, holding (batch, ordinal) of the last
+event sent: the topic is compacted, so it never expires as consumer-group offsets do. It has one partition a publisher, because readers of
+committed records see nothing behind an open transaction, and another publisher's may be open at any time. Progress may only be read after
+init_transactions has fenced and settled what an earlier owner of the same transactional id left open, and is read to the partition's
+very end. It names the id of the batch that it has reached: progress in a batch that there is not, or beyond the last seal, is another
+chain's, and its stream waits for a person. Whose the topics are stands in each of its partitions. Knows no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import structlog
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # exported, not by the stubs
+from confluent_kafka.cimpl import NewTopic
+
+from writetime.config.pipeline import KafkaConfig
+from writetime.errors import PublishError
+from writetime.events.envelope import progress_topic, quarantine_topic
+from writetime.events.naming import from_topic, topic_clashes
+from writetime.pipeline.identity import Owner, batch_id
+
+log = structlog.get_logger()
+
+RECORDS = pa.schema(
+    [
+        ("publisher", pa.int32()),
+        ("stream", pa.string()),
+        ("topic", pa.string()),
+        ("batch", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("key", pa.binary()),  # null: a truncate, as Debezium has it
+        ("value", pa.binary()),
+        ("op", pa.string()),
+        ("deletes", pa.bool_()),
+        ("former", pa.binary()),
+    ]
+)
+"""`stream`: the topic of whose events this is the one with that batch and ordinal, and by which progress goes. Its record may go to another
+`topic`. `former`: a key that is no more, the last record of which a tombstone takes away. A row without a `value` has nothing else."""
+
+_EVENTS_PER_TRANSACTION = 5000
+_BYTES_PER_TRANSACTION = 32 << 20
+"""A transaction ends with the event that reaches either: it is held in memory, and has to be over before the broker's time for it is."""
+_TIMEOUT_SECONDS = 60.0
+_OF_ONE_TOPIC = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+)
+"""What a broker has against an event or its topic, and meets again however often it is sent."""
+_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+_NOT_TOLD = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, *_FENCED)
+_WAIT = "Events stay in the changes tables and go out with the next run."
+_LIBRDKAFKA_MAX = 1_000_000
+_OF_EVERY_CLIENT = (
+    *("security.", "sasl.", "ssl.", "https.", "enable.ssl.", "enable.sasl."),
+    *("socket.", "broker.", "client.", "metadata.", "topic.metadata.", "reconnect.", "retry.backoff.", "api.version."),
+    *("receive.message.", "connections.", "log", "debug"),
+)
+"""How librdkafka's names of options begin that are neither a producer's nor a consumer's own (CONFIGURATION.md, column C/P: `*`)."""
+_BESIDE = 256  # a record's frame and its headers
+_GONE_WITH_OTHERS = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+_BY_KEY = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
+_OWNER_KEY = b"__pipeline"
+"""Of the record that says whose the topics are. Streams go by topics, whose names hold a dot."""
+
+
+class Position(NamedTuple):
+    """The last event of a stream that was sent, and the id of its batch, if that has one."""
+
+    batch: int
+    ordinal: int
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The batches whose events are published: in which bucket, of which cluster, and the last one that is sealed. What was sent of batches
+    before the `first` was of chains that this one succeeds."""
+
+    bucket: str
+    cluster: str
+    upto: int
+    first: int = 0
+
+    def id_of(self, number: int) -> str | None:
+        return batch_id(self.bucket, self.cluster, number)
+
+    def why_not(self, stream: str, reached: Position) -> PublishError | None:
+        """Why a stream with that progress cannot go on; None if it can."""
+        if reached.batch < self.first:
+            return None
+        known = self.id_of(reached.batch) if reached.id is not None and reached.batch <= self.upto else None
+        if reached.batch <= self.upto and known in (None, reached.id):
+            return None
+        beyond = f"{self.upto} is the last that is sealed" if reached.batch > self.upto else "that batch is another one by now"
+        return PublishError(
+            f"its events were sent up to batch {reached.batch}, and {beyond}: its progress is that of another chain of batches",
+            operation="publish events",
+            obj=stream,
+            hint="`batches/` of the bucket was put back from a backup or made anew, and Kafka was not. Run `writetime rebuild`, "
+            "after which later events go on; or put it back as it was; or give the pipeline another `topic.prefix`; or let all "
+            "events of the table go out again (`cdc_publish`, `again`).",
+        )
+
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+def client_options(kafka: KafkaConfig) -> dict[str, Any]:
+    """What every client of this pipeline shares: where the brokers are, and what `kafka.producer` says of the way to them."""
+    shared = {option: value for option, value in kafka.producer.items() if option.startswith(_OF_EVERY_CLIENT)}
+    return {"bootstrap.servers": kafka.bootstrap_servers, **shared}
+
+
+def ensure_topics(kafka: KafkaConfig, topics: list[str]) -> dict[str, PublishError]:
+    """Create the topics that are missing; those that exist keep their settings. Returns those that Kafka does not make, and why."""
+    told: list[KafkaError] = []
+    options: dict[str, Any] = {**client_options(kafka), "error_cb": told.append}
+    admin = AdminClient(options)
+    try:
+        present = admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
+    except KafkaException as error:
+        # Which says only that there was no answer; why, the client tells aside.
+        admin.poll(0)
+        why = next((KafkaException(each) for each in told if each.code() in _NOT_LET_IN), error)
+        raise _failure("list the topics", kafka.bootstrap_servers, why) from error
+    refused = clashes(present, topics)
+    missing = [topic for topic in topics if topic not in present and topic not in refused]
+    kept = {quarantine_topic(kafka.topic_prefix): {"cleanup.policy": "compact"}}
+    wanted = [NewTopic(topic, kafka.partitions, kafka.replication_factor, config=kept.get(topic, {})) for topic in missing]
+    progress = progress_topic(kafka.topic_prefix)
+    if progress not in present:
+        wanted.append(NewTopic(progress, kafka.publishers, kafka.replication_factor, config={"cleanup.policy": "compact"}))
+    elif (partitions := len(present[progress].partitions)) != kafka.publishers:
+        raise PublishError(
+            f"it was made for {partitions} publishers, `kafka.publishers` says {kafka.publishers}",
+            operation="check the progress topic",
+            obj=progress,
+            hint=f"Set `kafka.publishers` to {partitions}: who has sent which key's events is kept there.",
+        )
+    else:
+        _check_keeps(admin, progress)
+    for topic, future in admin.create_topics(wanted).items() if wanted else ():
+        try:
+            future.result(timeout=_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                continue
+            refused[topic] = _failure("create a topic", topic, error)
+            if topic == progress:
+                raise refused[topic] from error
+        except TimeoutError as error:
+            # Not Kafka's answer, but that there was none in time.
+            refused[topic] = PublishError(
+                f"no answer within {_TIMEOUT_SECONDS:.0f} s", operation="create a topic", obj=topic, retriable=True, hint=_WAIT
+            )
+            if topic == progress:
+                raise refused[topic] from error
+    return refused
+
+
+def _check_keeps(admin: AdminClient, progress: str) -> None:
+    """PublishError if Kafka lets the publishers' progress expire: with it goes what keeps a rerun from sending events again."""
+    try:
+        policy = _settings(admin, [progress])[progress]()["cleanup.policy"].value
+    except KafkaException as error:
+        if error.args[0].code() not in _NOT_TOLD:
+            raise _failure("ask for a topic's settings", progress, error) from error
+        log.warning("the progress topic's settings cannot be asked for", topic=progress, hint="It has to have cleanup.policy=compact.")
+        return
+    if policy != "compact":
+        raise PublishError(
+            f"its cleanup.policy is `{policy}`: the publishers' progress would expire, and events be sent again",
+            operation="check the progress topic",
+            obj=progress,
+            hint="Set cleanup.policy=compact on it; nothing has been lost unless records have expired by now.",
+        )
+
+
+def _settings(admin: AdminClient, topics: Iterable[str]) -> dict[str, Callable[[], dict[str, ConfigEntry]]]:
+    """Ask for the settings of topics; what gives a topic's, or raises KafkaException, by topic. `admin` has to live until then."""
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    asked = admin.describe_configs(resources) if resources else {}
+    return {resource.name: partial(future.result, timeout=_TIMEOUT_SECONDS) for resource, future in asked.items()}
+
+
+def message_limits(kafka: KafkaConfig, topics: Iterable[str]) -> tuple[dict[str, int], dict[str, PublishError]]:
+    """How many bytes key and value of a record may have, by topic: what the producer and the topic allow, less what a record has beside.
+    And the topics that do not tell, and why."""
+    own = int(kafka.producer.get("message.max.bytes", _LIBRDKAFKA_MAX))
+    admin = AdminClient(client_options(kafka))
+    limits: dict[str, int] = {}
+    silent: dict[str, PublishError] = {}
+    for topic, settings in _settings(admin, topics).items():
+        beside = _BESIDE + len(topic)
+        try:
+            allowed = int(settings()["max.message.bytes"].value or own)
+        except KafkaException as error:
+            if error.args[0].code() in _NOT_TOLD:
+                # Who may not ask goes by what the producer allows. Were the topic's own limit less, the broker would refuse the event, and
+                # the table wait.
+                limits[topic] = own - beside
+                log.warning("the topic's limit may not be asked for", topic=topic, right="DescribeConfigs")
+            else:
+                silent[topic] = _failure("ask for a topic's settings", topic, error)
+        else:
+            limits[topic] = min(own, allowed) - beside
+    return limits, silent
+
+
+def send_heartbeat(kafka: KafkaConfig, key: bytes, value: bytes) -> None:
+    """One record on the heartbeat topic, which is made if it is missing."""
+    topic = heartbeat_topic(kafka)
+    if (refused := ensure_topics(kafka, [topic])).get(topic) is not None:
+        raise refused[topic]
+    failed: list[KafkaError] = []
+    producer = Producer({**kafka.producer, **client_options(kafka)})
+    _produce(producer, topic, key, value, lambda error, _: failed.append(error) if error else None)
+    if producer.flush(_TIMEOUT_SECONDS) or failed:
+        raise _failure("send a heartbeat", topic, KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)))
+
+
+def heartbeat_topic(kafka: KafkaConfig) -> str:
+    return f"{kafka.heartbeat_topics_prefix}.{kafka.topic_prefix}"
+
+
+def clashes(present: Iterable[str], wanted: Iterable[str]) -> dict[str, PublishError]:
+    """The wanted topics that Kafka would not make because of another, be it present or wanted, too."""
+    new = set(wanted).difference(present)
+    return {
+        topic: PublishError(
+            f"Kafka makes only one of {' and '.join(clash)}: `.` and `_` are one in the names of its metrics",
+            operation="create a topic",
+            obj=topic,
+            hint="Give one of the keyspaces a pipeline with a topic prefix of its own.",
+        )
+        for clash in topic_clashes([*present, *new])
+        for topic in sorted(new & set(clash))
+    }
+
+
+@dataclass(frozen=True)
+class Sent:
+    """How many events a publisher sent, and, by stream, why it could not go on there."""
+
+    events: int
+    stuck: dict[str, PublishError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Sends the shares of one or more publishers; travels to the executors, hence holds configuration only. Without a `chain` progress is
+    taken as it is; without an `owner` the topics are anybody's."""
+
+    kafka: KafkaConfig
+    chain: Chain | None = None
+    owner: Owner | None = None
+
+    def send_all(self, rows: Iterable[Any]) -> Iterator[Sent]:
+        """Rows of RECORDS, each publisher's in one run and in order. Yields what became of each run."""
+        for publisher, run in groupby(rows, key=lambda row: row.publisher):
+            try:
+                yield self._send(publisher, run)
+            except (KafkaException, SystemError) as error:
+                raise _failure("publish events", self._transactional_id(publisher), _meant(error)) from error
+
+    def _transactional_id(self, publisher: int) -> str:
+        return f"{self.kafka.topic_prefix}.publisher.{publisher}"
+
+    def _producer(self, publisher: int) -> Producer:
+        """The publisher's producer, which fences all earlier ones of the same name and has ended what they left open."""
+        producer = Producer(
+            {
+                "linger.ms": 20,
+                "compression.type": "lz4",
+                # As the Java client partitions, so that consumers may join our topics with those of Java producers.
+                "partitioner": "murmur2_random",
+                **self.kafka.producer,
+                **client_options(self.kafka),
+                "enable.idempotence": True,
+                "transactional.id": self._transactional_id(publisher),
+            }
+        )
+        producer.init_transactions(_TIMEOUT_SECONDS)
+        return producer
+
+    def _headers(self, row: Any) -> Headers | None:
+        if not self.kafka.headers:
+            return None
+        told: Headers = [("writetime.op", row.op.encode()), ("writetime.sequence", f"{row.batch}.{row.ordinal}".encode())]
+        of_no_table = (self.kafka.topic_prefix, quarantine_topic(self.kafka.topic_prefix))
+        return told if row.topic in of_no_table else [("writetime.table", _table(row.topic)), *told]
+
+    def _send(self, publisher: int, rows: Iterable[Any]) -> Sent:
+        producer = self._producer(publisher)
+        done, claimed = _read_progress(self.kafka, publisher)
+        _expect_own(self.kafka, self.owner, claimed)
+        if self.owner is not None and claimed is None:
+            self._claim(producer, publisher, self.owner)
+        stuck = self._of_another_chain(done)
+        new = (row for row in rows if row.stream not in stuck and (row.batch, row.ordinal) > done.get(row.stream, (0, 0))[:2])
+        events = 0
+        for chunk in chunks(new):
+            events += self._send_chunk(producer, publisher, chunk, stuck)
+        return Sent(events, stuck)
+
+    def _of_another_chain(self, done: Mapping[str, Position]) -> dict[str, PublishError]:
+        if self.chain is None:
+            return {}
+        found = {stream: self.chain.why_not(stream, reached) for stream, reached in done.items()}
+        return {stream: error for stream, error in found.items() if error is not None}
+
+    def _claim(self, producer: Producer, publisher: int, owner: Owner) -> None:
+        """Note whose the topics are: what a version before this one began is taken over."""
+        log.info("topics are this pipeline's from now on", prefix=self.kafka.topic_prefix, publisher=publisher, pipeline=str(owner.id))
+        producer.begin_transaction()
+        told = owner.model_dump_json().encode()
+        _produce(producer, progress_topic(self.kafka.topic_prefix), _OWNER_KEY, told, None, partition=publisher)
+        producer.commit_transaction(_TIMEOUT_SECONDS)
+
+    def _send_chunk(self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]) -> int:
+        """Send the rows in one transaction; how many went. A topic with an event that the producer or the broker refuses goes no further,
+        and is put to `stuck`."""
+        while True:
+            producer.begin_transaction()
+            sent, failed = self._produce_chunk(producer, publisher, rows, stuck)
+            if not failed:
+                producer.commit_transaction(_TIMEOUT_SECONDS)
+                return sent
+            producer.abort_transaction(_TIMEOUT_SECONDS)
+            progress = progress_topic(self.kafka.topic_prefix)
+            # With the transaction go the events that had not gone out: that is no reason.
+            failed = [each for each in failed if each[0].code() not in _GONE_WITH_OTHERS] or failed
+            if fatal := [error for error, topic in failed if topic in ("", progress) or error.code() not in _OF_ONE_TOPIC]:
+                raise KafkaException(fatal[0])
+            # Each time round at least one topic fewer.
+            stuck.update({topic: _refused(topic, error) for error, topic in failed})
+
+    def _produce_chunk(
+        self, producer: Producer, publisher: int, rows: list[Any], stuck: dict[str, PublishError]
+    ) -> tuple[int, list[tuple[KafkaError, str]]]:
+        """Hand over the rows and how far they reach; how many, and what the broker has refused, with the topic."""
+        failed: list[tuple[KafkaError, str]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failed.append((error, message.topic() or ""))
+
+        sent = 0
+        reached: dict[str, Position] = {}
+        try:
+            for row in rows:
+                stream, topic, value, former = row.stream, row.topic, row.value, row.former
+                if topic in stuck:
+                    # What is told elsewhere holds up the stream that it stands in.
+                    stuck.setdefault(stream, stuck[topic])
+                if stream in stuck:
+                    continue
+                try:
+                    if value is not None:
+                        _produce(producer, topic, row.key, value, delivered, headers=self._headers(row))
+                except KafkaException as error:
+                    if (refused := _too_large(row, error)) is None:
+                        raise
+                    stuck[stream] = refused
+                    continue
+                sent += value is not None
+                if former is not None:
+                    _produce(producer, stream, former, None, delivered, headers=self._headers(row))
+                if row.deletes and self.kafka.tombstones_on_delete:
+                    _produce(producer, topic, row.key, None, delivered, headers=self._headers(row))
+                reached[stream] = Position(row.batch, row.ordinal)
+            for stream, position in reached.items():
+                told = self._progress(position)
+                _produce(producer, progress_topic(self.kafka.topic_prefix), stream.encode(), told, delivered, partition=publisher)
+        except KafkaException:
+            # A transaction of which an event was refused takes no more: that is the reason then.
+            if not failed:
+                raise
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not failed and producer.flush(1.0) and time.monotonic() < deadline:
+            pass
+        # Aborting adds to them.
+        return sent, list(failed)
+
+    def _progress(self, reached: Position) -> bytes:
+        found = self.chain.id_of(reached.batch) if self.chain else None
+        return json.dumps([reached.batch, reached.ordinal, *([found] if found else [])]).encode()
+
+
+def expect_own(kafka: KafkaConfig, owner: Owner) -> None:
+    """PublishError if the topics of the prefix are another pipeline's. To be asked before a publisher is made: it would end that one's."""
+    for number in range(kafka.publishers):
+        _expect_own(kafka, owner, _read_progress(kafka, number, settled=False)[1])
+
+
+def _expect_own(kafka: KafkaConfig, owner: Owner | None, claimed: bytes | None) -> None:
+    other = owner.other(claimed) if owner else None
+    if other is not None:
+        raise PublishError(
+            f"its topics belong to {other}",
+            operation="publish events",
+            obj=kafka.topic_prefix,
+            hint="Give this pipeline another `topic.prefix`.",
+        )
+
+
+def last_sent(kafka: KafkaConfig, owner: Owner | None = None) -> int:
+    """The highest batch that any publisher's progress names; 0 if nothing was ever sent. PublishError if it cannot be read to its end, or
+    is another pipeline's."""
+    progress = progress_topic(kafka.topic_prefix)
+    try:
+        topics = AdminClient(client_options(kafka)).list_topics(timeout=_TIMEOUT_SECONDS).topics
+        highest = 0
+        for number in topics[progress].partitions if progress in topics else ():
+            reached, claimed = _read_progress(kafka, number)
+            _expect_own(kafka, owner, claimed)
+            highest = max([highest, *(position.batch for position in reached.values())])
+        return highest
+    except KafkaException as error:
+        raise _failure("read the publishers' progress", progress, error) from error
+
+
+def forget(kafka: KafkaConfig, streams: Iterable[str]) -> None:
+    """Let every publisher's progress in these streams be none: all their events go out again."""
+    progress = progress_topic(kafka.topic_prefix)
+    try:
+        for number in range(kafka.publishers):
+            producer = Publisher(kafka)._producer(number)
+            producer.begin_transaction()
+            for stream in streams:
+                _produce(producer, progress, stream.encode(), None, None, partition=number)
+            # Which fails if a record has not been delivered.
+            producer.commit_transaction(_TIMEOUT_SECONDS)
+    except KafkaException as error:
+        raise _failure("forget the publishers' progress", progress, error) from error
+
+
+def chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Rows of RECORDS by the transaction."""
+    chunk: list[Any] = []
+    held = 0
+    for row in rows:
+        chunk.append(row)
+        held += len(row.value or b"")
+        if len(chunk) >= _EVENTS_PER_TRANSACTION or held >= _BYTES_PER_TRANSACTION:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk
+
+
+@lru_cache(maxsize=1024)
+def _table(topic: str) -> bytes:
+    """The table whose topic it is, as `<keyspace>.<table>`."""
+    return ".".join(from_topic(topic)[1:]).encode("utf-8", "backslashreplace")
+
+
+def _produce(
+    producer: Producer,
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    delivered: Any,
+    partition: int = _BY_KEY,
+    headers: Headers | None = None,
+) -> None:
+    # What Spark hands over is a bytearray.
+    named, record = (None if part is None else bytes(part) for part in (key, value))
+    while True:
+        try:
+            producer.produce(topic, value=record, key=named, partition=partition, on_delivery=delivered, headers=headers or [])
+            producer.poll(0)
+            return
+        except BufferError:
+            # The local queue is full: let the network drain it.
+            producer.poll(0.5)
+
+
+def _too_large(row: Any, error: KafkaException) -> PublishError | None:
+    if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        return None
+    return PublishError(
+        f"event [{row.batch}, {row.ordinal}] of {len(row.value)} bytes is larger than a message may be",
+        operation="publish events",
+        obj=row.topic,
+        hint="Raise `message.max.bytes` under `kafka.producer` in the pipeline's YAML and `max.message.bytes` of the topic; events wait.",
+    )
+
+
+def _refused(topic: str, error: KafkaError) -> PublishError:
+    hint = "Mend the topic's settings (`max.message.bytes`) or rights; its events wait, others go on."
+    if error.code() == KafkaError.INVALID_RECORD:
+        hint = (
+            "If its cleanup.policy is `compact`, it takes no event without a key, as that of a TRUNCATE or a DROP TABLE is: list `t` under "
+            "`skipped.operations`, or set another policy until it has gone out; its events wait, others go on."
+        )
+    return PublishError(f"the broker refuses an event: {error.str()}", operation="publish events", obj=topic, hint=hint)
+
+
+def read_progress(kafka: KafkaConfig, publisher: int) -> dict[str, Position]:
+    """Committed progress of one publisher, by stream. PublishError, retriable, if a transaction is open there: what it will have been is
+    not known yet."""
+    return _read_progress(kafka, publisher)[0]
+
+
+def _read_progress(kafka: KafkaConfig, publisher: int, *, settled: bool = True) -> tuple[dict[str, Position], bytes | None]:
+    """The same, and whose the topics are. Only if it is to be `settled` has it to be the very end of the partition."""
+    consumer = Consumer(
+        {
+            **client_options(kafka),
+            "group.id": f"{kafka.topic_prefix}.progress-reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    progress: dict[str, Position] = {}
+    claimed: bytes | None = None
+    try:
+        consumer.assign([TopicPartition(progress_topic(kafka.topic_prefix), publisher, 0)])
+        while True:
+            message = consumer.poll(_TIMEOUT_SECONDS)
+            if message is None:
+                raise PublishError(
+                    f"no answer within {_TIMEOUT_SECONDS:.0f} s",
+                    operation="read the publishers' progress",
+                    obj=progress_topic(kafka.topic_prefix),
+                    retriable=True,
+                )
+            failure = message.error()
+            if failure is None:
+                stream, told = (message.key() or b"").decode(), message.value()
+                if message.key() == _OWNER_KEY:
+                    claimed = told
+                elif told is None:
+                    progress.pop(stream, None)  # `forget`
+                else:
+                    progress[stream] = Position(*json.loads(told))
+            elif failure.code() == KafkaError._PARTITION_EOF:
+                if settled:
+                    _expect_end(kafka, publisher, message.offset() or 0)
+                return progress, claimed
+            else:
+                raise KafkaException(failure)
+    finally:
+        consumer.close()
+
+
+def _expect_end(kafka: KafkaConfig, publisher: int, stable: int) -> None:
+    """PublishError if there is more in the partition than readers of committed records see up to the offset `stable`."""
+    partition = TopicPartition(progress_topic(kafka.topic_prefix), publisher)
+    admin = AdminClient(client_options(kafka))
+    latest: Any = OffsetSpec
+    asked = admin.list_offsets({partition: latest.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    end = asked[partition].result(_TIMEOUT_SECONDS).offset
+    if end > stable:
+        raise PublishError(
+            f"a transaction is open in partition {publisher}: it can be read up to {stable}, and ends at {end}",
+            operation="read the publishers' progress",
+            obj=partition.topic,
+            retriable=True,
+            hint=f"It ends by itself when its producer's time is over. {_WAIT}",
+        )
+
+
+def _meant(error: KafkaException | SystemError) -> KafkaException:
+    """The client's own error. What it raises while it calls back, as of a producer that a later one has fenced, is a SystemError to Python,
+    with that for a cause."""
+    meant = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(meant, KafkaException):
+        raise error
+    return meant
+
+
+def _failure(operation: str, obj: str, error: KafkaException) -> PublishError:
+    reason: KafkaError = error.args[0]
+    hint = f"Another run publishes at the same time; what it leaves, a retry sends. {_WAIT}" if reason.code() in _FENCED else _WAIT
+    return PublishError(reason.str(), operation=operation, obj=obj, retriable=reason.retriable() or reason.code() in _PASSING, hint=hint)

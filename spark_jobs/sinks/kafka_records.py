@@ -1,0 +1,283 @@
+"""Rows of a changes table as records for Kafka. A function for `mapInArrow`, made in the driver.
+
+Strategy: an event shows as its own schema version has it, so the driver looks at each version that is used once: what it is (the changes
+table says so), and with Avro what the registry calls it. Tasks encode, and put aside what is too large for its topic. Knows Kafka's
+records, not Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_jobs.sinks.iceberg import Changes
+from spark_jobs.sinks.kafka import RECORDS
+from spark_jobs.sinks.schema_registry import Registry
+from spark_jobs.stages.scan import Batches
+from spark_jobs.stages.table_rows import RowShape
+from writetime.cassandra.schema.fingerprint import described
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.config.pipeline import EventsConfig, KafkaConfig
+from writetime.errors import PreconditionFailed, PublishError
+from writetime.events.converters import JSON, Form, Numbers
+from writetime.events.envelope import About, Shape, rows_of
+from writetime.events.serialization import (
+    QUARANTINED,
+    Codec,
+    Format,
+    Schemas,
+    avro_schemas,
+    codec_of,
+    form_of,
+)
+from writetime.pipeline.quarantine.published import Piece, record
+from writetime.storage import layout, open_store
+from writetime.storage.checksum import crc32c
+from writetime.storage.store import ObjectInfo, Store
+
+Pair = tuple[bytes | None, bytes | None]
+"""A record's key and value."""
+PUT_ASIDE: Final = "quarantined"
+"""The op of a record that tells of a piece in quarantine."""
+Versions = Mapping[str, Mapping[str, Any]]
+"""By schema version what it is, see `writetime.cassandra.schema.fingerprint.describe`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One incarnation of a table: its changes as they are now, what its events share, and the topic that they go to."""
+
+    table: Table
+    changes: Changes
+    about: About
+    topic: str
+
+    @property
+    def stored(self) -> pa.Schema:
+        return to_arrow_schema(self.changes.rows.schema)
+
+    def dropped(self) -> dict[str, list[str]]:
+        """By schema version the fields of rows that hold what its dropped columns held."""
+        if not self.changes.versions:
+            return {}
+        stored = self.stored
+        shape_of, rows = _shapes(self.changes.versions, self.about, stored), stored.field("after").type
+        return {version: shape_of(version).dropped_fields(rows) for version in self.changes.versions}
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """What becomes of a record whose key and value have more bytes than `limit`: it is left where the sender meets it, put into the bucket
+    with an event in its place that says where, or put into the quarantine of `cluster`, of which another topic `tells`."""
+
+    policy: Literal["wait", "claim-check", "quarantine"]
+    limit: int
+    bucket: str
+    cluster: str
+    tells: Tells | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """The topic that is told of pieces in quarantine, and how: in which format, for Avro with the ids of its schemas."""
+
+    topic: str
+    format: Format
+    ids: tuple[int, int] | None
+
+    def record(self, piece: Piece) -> tuple[bytes, bytes]:
+        return QUARANTINED.record(self.format, *record(piece), self.ids)
+
+
+class Aside(NamedTuple):
+    """A record that goes to another topic in the place of an event. Without a value nothing does."""
+
+    pair: Pair
+    topic: str
+
+
+@dataclass(slots=True)
+class Encoder:
+    """Makes RECORDS of one incarnation's rows, which come with their `publisher`. Travels to the executors."""
+
+    versions: Versions
+    about: About
+    topic: str
+    format: Format
+    numbers: Numbers
+    cells: bool
+    stored: pa.Schema
+    registered: dict[str, dict[bool, tuple[Schemas, tuple[int, int]]]] = field(default_factory=dict)
+    oversized: Oversized | None = None
+
+    @classmethod
+    def of(cls, kafka: KafkaConfig, events: EventsConfig, incarnation: Incarnation) -> Encoder:
+        cells = events.shape == "cells"
+        return cls(
+            incarnation.changes.versions,
+            incarnation.about,
+            incarnation.topic,
+            kafka.format,
+            kafka.decimal_handling_mode,
+            cells,
+            incarnation.stored,
+        )
+
+    def learn(self, version: str, wide: bool, registry: Registry | None) -> None:
+        """Get ready for events of a version, some of which may be wide. PublishError if nothing says what the version is, or the registry
+        refuses its schemas; SchemaError for a user type that nobody has defined."""
+        shape = self.shapes(self.stored)(version)
+        if registry is None:
+            return
+        # The plain one last: it is what the subject's latest schema should be.
+        for each in (True, False) if wide else (False,):
+            schemas = avro_schemas(shape, self.about, wide=each)
+            ids = tuple(registry.id_of(f"{self.topic}-{part}", getattr(schemas, part)) for part in ("key", "value"))
+            self.registered.setdefault(version, {})[each] = schemas, (ids[0], ids[1])
+
+    def __call__(self, batches: Batches) -> Batches:
+        known: dict[str, _Version] = {}
+        for batch in batches:
+            rows = rows_of(batch)
+            if news := {row["schema_version"] for row in rows} - known.keys():
+                shape_of = self.shapes(batch.schema)
+                known |= {version: self._version(version, shape_of(version)) for version in news}
+            pairs: list[Pair] = [(None, None) if row.get("alone") else known[row["schema_version"]].record(row) for row in rows]
+            aside: dict[int, Aside] = {}
+            if self.oversized is not None and self.oversized.policy != "wait":
+                for at, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
+                    found = self._fitting(row, pair, known, self.oversized)
+                    if isinstance(found, Aside):
+                        aside[at] = found
+                    pairs[at] = found.pair if isinstance(found, Aside) else found
+            columns = {
+                "publisher": batch["publisher"],
+                "stream": [self.topic] * len(rows),
+                "topic": [aside[at].topic if at in aside else self.topic for at in range(len(rows))],
+                "batch": batch["batch"],
+                "ordinal": batch["ordinal"],
+                "key": [key for key, _ in pairs],
+                "value": [value for _, value in pairs],
+                "op": [PUT_ASIDE if at in aside else row["op"] for at, row in enumerate(rows)],
+                # Of a delete of many rows the key is no row's: there is nothing that a tombstone would take away.
+                "deletes": [at not in aside and row["op"] == "d" and row["before"] is not None for at, row in enumerate(rows)],
+                "former": [known[row["schema_version"]].key(row["former"]) if row.get("former") else None for row in rows],
+            }
+            records = pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+            # What went to the quarantine, of which nobody is told, has no value.
+            sent = pc.or_(pc.is_valid(records["value"]), pc.is_valid(records["former"]))
+            yield records.filter(sent) if records["value"].null_count else records
+
+    def _fitting(self, row: Mapping[str, Any], pair: Pair, known: Mapping[str, _Version], rule: Oversized) -> Pair | Aside:
+        """The record, or what goes in its place. What is put aside is there before anything says so, and is the same in every run."""
+        key, value = pair
+        size = len(key or b"") + len(value or b"")
+        if value is None or size <= rule.limit:
+            return pair
+        store = open_store(rule.bucket)
+        if rule.policy == "quarantine":
+            return self._put_aside(store, row, pair, rule)
+        held = _claimed(store, layout.claim(self.topic, row["batch"], row["ordinal"]), value)
+        return key, known[row["schema_version"]].claim(row, url=f"{store.url.rstrip('/')}/{held.name}", size=held.size, crc32c=held.crc32c)
+
+    def _put_aside(self, store: Store, row: Mapping[str, Any], pair: Pair, rule: Oversized) -> Aside:
+        key, value = (part or b"" for part in pair)
+        stem = layout.unpublishable(rule.cluster, self.topic, row["batch"], row["ordinal"])
+        piece = Piece(
+            name=f"{stem}.bin",
+            cluster=rule.cluster,
+            kind="oversized",
+            message=f"{len(key) + len(value)} bytes are more than the {rule.limit} that a message may have",
+            size=len(value),
+            batch=row["batch"],
+            at=row["processed_at"] // 1_000_000,
+            table=f"{self.about.keyspace}.{self.about.table}",
+            topic=self.topic,
+            ordinal=row["ordinal"],
+        )
+        about = {
+            "kind": piece.kind,
+            "topic": self.topic,
+            "sequence": [row["batch"], row["ordinal"]],
+            "message": piece.message,
+            "size": piece.size,
+            "key": key.hex(),
+            "piece": asdict(piece),
+        }
+        store.put(f"{stem}.bin", value)
+        store.put(f"{stem}.json", json.dumps(about, indent=1).encode())
+        return Aside((None, None), self.topic) if rule.tells is None else Aside(rule.tells.record(piece), rule.tells.topic)
+
+    def shapes(self, stored: pa.Schema) -> Callable[[str], Shape]:
+        """What gives the shape of a version. PublishError for one that nothing says what it is."""
+        return _shapes(self.versions, self.about, stored, form=form_of(self.format, self.numbers), cells=self.cells)
+
+    def _version(self, version: str, shape: Shape) -> _Version:
+        codec = partial(codec_of, self.format, shape, self.topic, self.registered.get(version, {}))
+        return _Version(shape, self.about, {wide: codec(wide=wide) for wide in self._needed(version)})
+
+    def _needed(self, version: str) -> tuple[bool, ...]:
+        return tuple(self.registered[version]) if self.format == "avro" else (False, True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """How events of one schema version are encoded, by whether they are wide."""
+
+    shape: Shape
+    about: About
+    codecs: Mapping[bool, Codec]
+
+    def record(self, row: Mapping[str, Any]) -> Pair:
+        """Key and value of a changes row."""
+        codec = self.codecs[self.shape.is_wide(row)]
+        return codec.key(self.shape.key(row)), codec.value(self.shape.value(row, self.about))
+
+    def key(self, key: Mapping[str, Any]) -> bytes | None:
+        """A key by itself, as the table has it."""
+        return self.codecs[False].key(self.shape.key({"key": key}))
+
+    def claim(self, row: Mapping[str, Any], **where: Any) -> bytes:
+        """The value that stands for one that lies elsewhere."""
+        return self.codecs[self.shape.is_wide(row)].value(self.shape.claim(row, self.about, **where))
+
+
+def _claimed(store: Store, name: str, value: bytes) -> ObjectInfo:
+    """The object that holds the value. What another run left under the name stays if it is another value: it may have been sent in another
+    format. The same is put again, since objects are kept by their age, and that run may not have come to send its claim."""
+    crc = crc32c(value)
+    try:
+        return store.put(name, value, if_generation=0)
+    except PreconditionFailed:
+        held = store.head(name)
+        return store.put(name if held is not None and held.crc32c == crc else f"{name}~{crc:08x}", value)
+
+
+def _shapes(versions: Versions, about: About, stored: pa.Schema, *, form: Form = JSON, cells: bool = False) -> Callable[[str], Shape]:
+    """What gives the shape of a version. PublishError for one that the changes table does not tell of."""
+    rows = {version: _row_shape(described(told, about.keyspace, about.table)) for version, told in versions.items()}
+
+    def shape(version: str) -> Shape:
+        if version not in rows:
+            raise PublishError(
+                f"the changes table does not say what schema version {version} is",
+                operation="publish events",
+                obj=f"{about.keyspace}.{about.table}",
+                hint=f"Its property writetime.schema.{version} was taken away: set it again.",
+            )
+        shown, history = rows[version], [other.columns for other in rows.values()]
+        return Shape(shown.keys, shown.columns, stored, form=form, history=history, cells=cells)
+
+    return shape
+
+
+def _row_shape(found: tuple[Table, Any]) -> RowShape:
+    table, types = found
+    return RowShape.of(table, Schema(types=types))

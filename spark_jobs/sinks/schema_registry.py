@@ -1,0 +1,110 @@
+"""A schema registry by the Confluent API, as far as publishing needs it: the id of a schema, once it is known to be compatible.
+
+Strategy: a schema that the subject has already is looked up and never judged again; a new one is checked against the subject's latest
+by the registry's own rule, and only then registered. Ids are kept for the life of the client. Knows no Spark and no Kafka; what speaks
+HTTP is httpx, because Confluent's client brings a second one and an OAuth library along for three calls (docs/adr/0005).
+"""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from writetime.config.pipeline import KafkaConfig
+from writetime.errors import ConfigError, PublishError
+from writetime.events.avro import Avro
+from writetime.events.serialization import schema_text
+
+_TYPE = "application/vnd.schemaregistry.v1+json"
+_TIMEOUT_SECONDS = 30.0
+_NOT_FOUND = (404,)
+_INCOMPATIBLE = (409,)
+
+
+class Registry:
+    """One registry. Errors: PublishError, retriable if the registry may answer later."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        assert kafka.schema_registry_url is not None, "the configuration asks for it with Avro"
+        self.url = kafka.schema_registry_url.rstrip("/")
+        user_info = kafka.schema_registry_user_info
+        user, _, password = (user_info.get_secret_value() if user_info else "").partition(":")
+        self._client = httpx.Client(
+            auth=(user, password) if user_info else None,
+            verify=_tls(kafka),
+            timeout=_TIMEOUT_SECONDS,
+            headers={"Content-Type": _TYPE, "Accept": f"{_TYPE}, application/json"},
+        )
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._client.close()
+
+    def id_of(self, subject: str, schema: Avro) -> int:
+        """The schema's id under the subject, registered if it is new there. PublishError, not retriable, if it is not compatible."""
+        text = schema_text(schema)
+        if (subject, text) not in self._ids:
+            self._ids[subject, text] = self._known(subject, text) or self._registered(subject, text)
+        return self._ids[subject, text]
+
+    def _known(self, subject: str, text: str) -> int | None:
+        answer = self._post(f"/subjects/{subject}", subject, {"schema": text})
+        return None if answer is None else int(answer["id"])
+
+    def _registered(self, subject: str, text: str) -> int:
+        verdict = self._post(f"/compatibility/subjects/{subject}/versions/latest?verbose=true", subject, {"schema": text})
+        # A subject that is new has nothing to be compatible with.
+        if verdict is not None and not verdict["is_compatible"]:
+            raise _incompatible(subject, "; ".join(map(str, verdict.get("messages") or ())))
+        answer = self._post(f"/subjects/{subject}/versions", subject, {"schema": text})
+        if answer is None:
+            raise self._failure(subject, "HTTP 404: the URL is no Confluent API's", retriable=False)
+        return int(answer["id"])
+
+    def _post(self, path: str, subject: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer; None if there is no such subject, version or schema."""
+        try:
+            answer = self._client.post(self.url + path, json=body)
+        except httpx.HTTPError as error:
+            raise self._failure(subject, f"{type(error).__name__}: {error}", retriable=True) from error
+        if answer.status_code in _NOT_FOUND:
+            return None
+        if answer.status_code in _INCOMPATIBLE:
+            raise _incompatible(subject, answer.text[:500])
+        if answer.is_error:
+            again = answer.status_code in (408, 429) or answer.status_code >= 500
+            raise self._failure(subject, f"HTTP {answer.status_code}: {answer.text[:500]}", retriable=again)
+        try:
+            found: dict[str, Any] = answer.json()
+        except ValueError as error:
+            raise self._failure(subject, f"no JSON: {answer.text[:200]}", retriable=False) from error
+        return found
+
+    def _failure(self, subject: str, message: str, *, retriable: bool) -> PublishError:
+        hint = "Events stay in the changes tables and go out with the next run. Check `kafka.schema.registry.*`."
+        return PublishError(message, operation=f"ask the schema registry {self.url}", obj=subject, retriable=retriable, hint=hint)
+
+
+def _tls(kafka: KafkaConfig) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=None if kafka.schema_registry_ca is None else str(kafka.schema_registry_ca))
+        if kafka.schema_registry_certificate is not None:
+            context.load_cert_chain(kafka.schema_registry_certificate, kafka.schema_registry_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{error}", operation="read certificates", obj="kafka.schema.registry.ssl") from error
+    return context
+
+
+def _incompatible(subject: str, why: str) -> PublishError:
+    return PublishError(
+        f"the schema is not compatible with the subject's latest{': ' if why else ''}{why}",
+        operation="register a schema",
+        obj=subject,
+        hint="Its events wait, other tables go on. Loosen the subject's compatibility, or delete it, and publish again.",
+    )

@@ -1,0 +1,146 @@
+"""Care of the warehouse's tables, in maintenance: small files put together, deletes applied, old snapshots let go.
+
+Strategy: Iceberg's own procedures do the work. It is done within the batch of maintenance, before the seal, so that no ingest commits
+meanwhile: what it merges into would be gone. Current rows are sorted by their key as they are rewritten, so that a merge, or a reader
+with a key, opens few files; changes stay by day. Each table is counted before and after. What fails is logged and left for the next time:
+a table is right with many files, too.
+
+Knows Iceberg's procedures and which tables are ours; no batch and no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.schema_evolution import quoted
+from writetime.cassandra.schema.model import Table
+from writetime.config.pipeline import WarehouseConfig
+from writetime.events.naming import to_column
+from writetime.pipeline.maintenance_report import Files, Tidied
+
+log = structlog.get_logger()
+
+IN_USE = timedelta(hours=1)
+"""How long a snapshot stays however many there are: the publisher, or a query, may read it."""
+_MANIFEST_SIZE = "commit.manifest.target-size-bytes"
+MANY_DELETES = 2
+"""Files of deletes that a data file may have before it is written anew."""
+
+
+def tidy(warehouse: Warehouse, tables: Iterable[Table], *, now: datetime | None = None) -> list[Tidied]:
+    """Tidy the current rows and the changes of the tables, as far as these exist and the layout says; what came of it."""
+    layout, found = warehouse.layout, []
+    for label, name, order in _places(warehouse, tables):
+        try:
+            before = count(warehouse.spark, name)
+            if layout.compact:
+                _compact(warehouse.spark, name, order)
+            if layout.keep_snapshots_days is not None:
+                _expire(warehouse.spark, name, layout, now or datetime.now(UTC))
+            found.append(Tidied(name=_plain(name), before=before, after=count(warehouse.spark, name)))
+        except (PySparkException, Py4JError) as error:
+            # It says most of why in its first line.
+            trouble = str(error).strip().partition("\n")[0]
+            log.warning("table not tidied", table=label, name=name, error=trouble)
+            found.append(Tidied(name=_plain(name), trouble=trouble))
+    return found
+
+
+def count(spark: SparkSession, name: str) -> Files:
+    """What the table lies in now."""
+    files = spark.table(f"{name}.files")
+    holds_rows, bytes_of_all = F.col("content") == 0, F.coalesce(F.sum("file_size_in_bytes"), F.lit(0))
+    ((data, size, deletes),) = files.agg(F.count_if(holds_rows), bytes_of_all, F.count_if(~holds_rows)).collect()
+    return Files(data=data, bytes=size, deletes=deletes, snapshots=spark.table(f"{name}.snapshots").count())
+
+
+def _places(warehouse: Warehouse, tables: Iterable[Table]) -> Iterator[tuple[str, str, str | None]]:
+    """What people call the tables that there are, their names, and by what their rows are sorted; None: as they come."""
+    for table in tables:
+        if (name := warehouse.current_of(table)) is not None:
+            keys = [column.name for column in (*table.partition_key, *table.clustering)]
+            yield table.label, name, ", ".join(f"{quoted(to_column(key))} ASC NULLS FIRST" for key in keys)
+        if (name := warehouse.changes_of(table)) is not None:
+            yield table.label, name, None
+    if (name := warehouse.quarantine()) is not None:
+        yield "quarantine", name, None
+
+
+def _compact(spark: SparkSession, name: str, order: str | None) -> None:
+    catalog, table = _split(name)
+    how = f"strategy => 'sort', sort_order => '{_text(order)}'" if order else "strategy => 'binpack'"
+    options = f"map('delete-file-threshold', '{MANY_DELETES}', 'remove-dangling-deletes', 'true')"
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', {how}, options => {options})").collect()
+
+
+def _expire(spark: SparkSession, name: str, layout: WarehouseConfig, now: datetime) -> None:
+    catalog, table = _split(name)
+    before = now - timedelta(days=layout.keep_snapshots_days or 0)
+    if layout.most_snapshots is not None:
+        before = max(before, min(_committed(spark, name, layout.most_snapshots), now - IN_USE))
+    moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    spark.sql(
+        f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', "
+        f"retain_last => {layout.keep_snapshots}, stream_results => true)"
+    ).collect()
+
+
+def scrub(spark: SparkSession, name: str, before: datetime) -> None:
+    """Leave of the table what its current snapshot shows, and nothing else: files with deleted rows are written anew, and so are the lists
+    of files, which have the least and greatest values of files that are gone; then all older snapshots go, with what only they need."""
+    catalog, table = _split(name)
+    options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
+    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => {options})").collect()
+    _rewrite_manifests(spark, name)
+    moment = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    spark.sql(
+        f"CALL {catalog}.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '{moment}', retain_last => 1, "
+        "stream_results => true)"
+    ).collect()
+
+
+def _rewrite_manifests(spark: SparkSession, name: str) -> None:
+    """Write the lists of files anew, without entries of files that are gone."""
+    catalog, table = _split(name)
+    statement = f"CALL {catalog}.system.rewrite_manifests(table => '{table}', use_caching => false)"
+    spark.sql(statement).collect()
+    gone, live = (spark.table(f"{name}.entries").filter(which).count() for which in ("status = 2", "status <> 2"))
+    if gone and live:
+        # Iceberg leaves a single list as it is, unless it is to become two.
+        size = spark.table(f"{name}.manifests").agg(F.sum("length")).collect()[0][0]
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_MANIFEST_SIZE}' = '{max(1, size // 2)}')")
+        spark.sql(statement).collect()
+        spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{_MANIFEST_SIZE}')")
+    elif gone:
+        # The next commit leaves lists out in which no file is left.
+        spark.table(name).limit(0).writeTo(name).overwrite(F.lit(False))
+
+
+def _committed(spark: SparkSession, name: str, count: int) -> datetime:
+    """When the last but so many of the table's snapshots was committed; long ago if there are not as many."""
+    latest = spark.table(f"{name}.snapshots").select(F.unix_micros("committed_at").alias("at")).orderBy(F.desc("at")).limit(count)
+    times = [row["at"] for row in latest.collect()]
+    return datetime.fromtimestamp(times[-1] / 1_000_000 if len(times) == count else 0, UTC)
+
+
+def _plain(name: str) -> str:
+    """As people write it: our names need no quotes."""
+    return name.replace("`", "")
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Catalog and table, the latter for a text."""
+    catalog, _, table = name.partition(".")
+    return catalog, _text(table)
+
+
+def _text(sql: str) -> str:
+    return sql.replace("\\", "\\\\").replace("'", "\\'")

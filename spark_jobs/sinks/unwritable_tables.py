@@ -1,0 +1,107 @@
+"""Tables that Spark or the warehouse refuses to write: the batch goes on without them, and they wait for a person.
+
+A commit of one table can fail because the catalog is away, which passes, or because of what is in the rows or in the table, which does
+not. Only the latter makes a table unwritable; whatever else fails fails the batch, as the next attempt may be better. Spark says which it
+is: what it cannot plan it can never write, and of what fails while it runs the SQLSTATE tells (ISO 9075-2, 24.1).
+
+Must not know what a batch is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any
+
+import structlog
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+from writetime.cassandra.schema.model import Table
+from writetime.pipeline.documents import Manifest, RefusedTable, Sealed
+from writetime.pipeline.pinned import VerdictAdded, add_verdict
+from writetime.storage.concurrency import at_once
+from writetime.storage.store import Store
+
+log = structlog.get_logger()
+
+COMMITTERS = 4
+"""Tables that are looked at or written to at once: of a small commit the most is planning, and waiting for the catalog."""
+_OF_THE_ROWS = ("21", "22", "23")
+"""Classes of SQLSTATE: cardinality violation, data exception, integrity constraint violation."""
+_LONGEST = 500
+
+
+class UnwritableTable(Exception):
+    """The warehouse refuses a table's rows, and would each time: all that the batch can do is to go without it."""
+
+    def __init__(self, table: Table, reason: str) -> None:
+        super().__init__(f"{table.label}: {reason}")
+        self.refused = RefusedTable(table=table.label, table_id=table.id, reason=reason)
+
+
+def without_unwritable(run: Callable[[], Sealed], store: Store, manifest: Manifest, spark: SparkSession) -> Sealed:
+    """Run the batch; once more without each table that the warehouse refuses, which is noted for all runs of it."""
+    found = set()
+    while True:
+        try:
+            return run()
+        except UnwritableTable as error:
+            if error.refused.table_id in found:
+                raise
+            found.add(error.refused.table_id)
+            log.error(
+                "table cannot be written, the batch goes on without it", batch=manifest.number, **error.refused.model_dump(mode="json")
+            )
+            add_verdict(store, manifest, error.refused)
+        except VerdictAdded as error:
+            log.warning("another run goes without a table, so does this one", batch=manifest.number, **error.as_dict())
+        spark.catalog.clearCache()
+
+
+def commit_each(captured: list[Table], commit: Callable[[Table], None]) -> None:
+    """Commit several tables at once. Lives of one name, which take it from each other, go one after the other. UnwritableTable for the
+    first whose rows Spark would refuse again."""
+
+    def commit_incarnations(incarnations: list[Table]) -> None:
+        for table in incarnations:
+            try:
+                commit(table)
+            except (PySparkException, Py4JJavaError) as error:
+                if (reason := why_never(error)) is None:
+                    raise
+                raise UnwritableTable(table, f"it cannot be written: {reason}") from error
+
+    at_once(
+        commit_incarnations,
+        [list(incarnations) for _, incarnations in groupby(captured, key=lambda table: table.full_name)],
+        workers=COMMITTERS,
+    )
+
+
+def why_never(error: PySparkException | Py4JJavaError) -> str | None:
+    """Why the same rows would be refused again; None if nothing says so."""
+    if isinstance(error, AnalysisException):
+        return _first_line(str(error))
+    causes = _causes(error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None))
+    return next((_first_line(str(cause.getMessage())) for cause in causes if _sql_state(cause).startswith(_OF_THE_ROWS)), None)
+
+
+def _causes(thrown: Any) -> Iterator[Any]:
+    """A Java exception, that which caused it, and so on: a task's own comes last."""
+    while thrown is not None:
+        yield thrown
+        thrown = thrown.getCause()
+
+
+def _sql_state(thrown: Any) -> str:
+    try:
+        return thrown.getSqlState() or ""
+    except Py4JError:
+        # An exception of somebody else's has none.
+        return ""
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0][:_LONGEST]

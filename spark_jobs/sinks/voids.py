@@ -1,0 +1,74 @@
+"""What voided batches have committed is taken back by the batches after them; see `writetime.pipeline.void`.
+
+Strategy: before a batch commits, it looks at each table that it or a voided batch knows, and takes back what
+the voided one has left there. A driver of a voided batch may be held up between its look at the seal and its
+commit, so each of the next batches looks, not the first alone; and one that was held up until this batch had
+written on top is found before the seal. Costs nothing where nothing was voided lately. Knows the warehouse;
+not what a batch is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from spark_jobs.sinks.iceberg import Warehouse
+from spark_jobs.sinks.unwritable_tables import COMMITTERS
+from writetime.cassandra.schema.model import Table
+from writetime.errors import BatchBusy
+from writetime.pipeline.documents import Manifest
+from writetime.pipeline.planner import read_schema
+from writetime.pipeline.void import LOOKED_FOR
+from writetime.storage import layout
+from writetime.storage.concurrency import at_once
+from writetime.storage.store import Store
+
+Voided = Mapping[int, UUID | None]
+"""Batches that were voided, with their ids."""
+
+
+def take_back(warehouse: Warehouse, store: Store, manifest: Manifest, voided: Voided) -> None:
+    """Take back what those of the `voided` batches have left of which a driver may still be about.
+
+    BatchError if rows of another batch stand above theirs; BatchBusy, and a retry helps, if somebody writes
+    meanwhile."""
+    recent = _lately(manifest, voided)
+    if not recent:
+        return
+    number = manifest.number
+    if manifest.namespace is None:
+        warehouse.take_back_voided_pieces(manifest.cluster, recent, number)
+    # Of those before the base all that they knew is in its schema, if it came again.
+    tables = _captured(store, manifest, [*(each for each in recent if each > manifest.base), manifest.base, number])
+    at_once(lambda table: warehouse.take_back_voided(table, recent, number), tables, workers=COMMITTERS)
+
+
+def expect_settled(warehouse: Warehouse, manifest: Manifest, voided: Voided, tables: Iterable[Table]) -> None:
+    """BatchBusy if a driver of a voided batch has committed rows below this batch's own since `take_back`: a
+    rerun takes both back, and writes its own again."""
+    recent = _lately(manifest, voided)
+    if not recent:
+        return
+    tables = list(tables)
+    settled = at_once(lambda table: warehouse.is_settled(table, recent, manifest.number), tables, workers=COMMITTERS)
+    if wrong := [table.label for table, good in zip(tables, settled, strict=True) if not good]:
+        raise BatchBusy(
+            f"a driver of a voided batch has written to {', '.join(wrong)} meanwhile",
+            operation="seal a batch",
+            obj=str(manifest.number),
+            hint="Run it again: that takes those rows back.",
+        )
+
+
+def _lately(manifest: Manifest, voided: Voided) -> dict[int, UUID | None]:
+    return {number: found for number, found in voided.items() if number >= manifest.number - LOOKED_FOR}
+
+
+def _captured(store: Store, manifest: Manifest, batches: Iterable[int]) -> list[Table]:
+    """The tables that any of these batches knows to be captured, as the last of them has them."""
+    found: dict[UUID, Table] = {}
+    for number in sorted(set(batches) - {0}):
+        if store.head(layout.batch_object(manifest.cluster, number, "schema")) is not None:
+            learner = read_schema(store, manifest.cluster, number)
+            found |= {table.id: table for table in learner.schema().tables.values() if table.id in learner.cdc_ever}
+    return sorted(found.values(), key=lambda table: (table.full_name, str(table.id)))

@@ -1,0 +1,485 @@
+"""Erasing one key: what the pipeline holds of it up to now goes, from archive, quarantine, state and tables. `writetime erase`
+
+Strategy: a batch of its own kind, numbered and sealed like any, so that nobody else writes meanwhile, and one that died is run again by
+whoever finds it open. It takes nothing in. First it notes the key as a hash (`writetime.pipeline.erasures`), from when on no batch takes in
+what was written up to that moment, wherever it may come from; then the bucket's objects are changed (`writetime.pipeline.erase`), the key's
+state shards written anew, its rows deleted from the tables, and files and snapshots that only older snapshots need removed. After the
+seal older versions of the shards go, and the request, which is the one object that has the key itself.
+
+A key that the ring still holds is refused: its next change would bring half a row. So nothing that a reader sees of current rows changes.
+Each step is repeated without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_jobs.maintain import carry_over, remove_before
+from spark_jobs.sinks import voids
+from spark_jobs.sinks.avro_files import files_up_to, files_with, without_events
+from spark_jobs.sinks.iceberg import Fence, Warehouse, comparable
+from spark_jobs.sinks.table_maintenance import scrub
+from spark_jobs.stages.scan import key_bucket
+from spark_jobs.stages.table_rows import RowShape
+from spark_jobs.state.shards import Shard, Written, forget, rewrite
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.liveness import live_cells, visible
+from writetime.cassandra.merge.partition import max_timestamp
+from writetime.cassandra.merge.partition_head import decode_head
+from writetime.cassandra.model import PartitionUpdate
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.types.byte_comparable import HEAD, RowKeys, record_key, split_record_key
+from writetime.config.pipeline import PipelineConfig
+from writetime.errors import BatchError, ConfigError, ObjectNotFound, WritetimeError
+from writetime.events import envelope
+from writetime.events.row_values import TableView
+from writetime.pipeline import erase as bucket
+from writetime.pipeline import erasures
+from writetime.pipeline.documents import Manifest, Sealed
+from writetime.pipeline.erase import BEYOND, Found, Outcome, Search
+from writetime.pipeline.erasures import Erasure, Request, erased_of
+from writetime.pipeline.identity import owner
+from writetime.pipeline.planner import (
+    namespaces,
+    read_manifest,
+    read_schema,
+    seal,
+    store_clock,
+)
+from writetime.pipeline.publish_progress import read_published
+from writetime.pipeline.void import voided_before
+from writetime.storage import layout, open_store
+from writetime.storage.store import Store
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+_OPERATION: Final = "erase a key"
+_PER_TASK: Final = 20
+"""Segments of the archive that one task reads."""
+_AHEAD: Final = timedelta(hours=1)
+"""By how much clocks that stamp snapshots may be ahead of this one."""
+
+
+def erase(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, base: Sealed) -> Sealed:
+    """Run the batch to its seal. BatchError if the request is gone: only an open batch has one."""
+    cluster, number = manifest.cluster, manifest.number
+    request = erasures.read_request(store, cluster, manifest.id)
+    if request is None:
+        raise BatchError("its request is gone", operation=_OPERATION, obj=str(number), hint="Void the batch, and erase the key again.")
+    work = Erasing.writing(config, store, spark, request, base, manifest)
+    state, outcome = work.run()
+    store.put(layout.erasure_done(cluster, number), outcome.to_bytes())
+    carry_over(store, cluster, base.number, number)
+    sealed = seal(store, cluster, work.seal(state))
+    after_seal(config, store, spark, manifest, sealed, request)
+    return sealed
+
+
+def after_seal(config: PipelineConfig, store: Store, spark: SparkSession, manifest: Manifest, sealed: Sealed, request: Request) -> None:
+    """Remove what only batches before this one needed: older versions of the shards, and the key itself."""
+    work = Erasing.reading(config, store, spark, request, sealed)
+    work.spread(list(work.shards()), lambda store, shard: forget(shard.uri, shard.version, store, shard.lease))
+    state = open_store(config.state or config.bucket)
+    for table in work.incarnations:
+        if (versions := sealed.state.get(str(table.id))) is not None and versions.generation:
+            remove_before(state, layout.state_prefix(manifest.cluster, str(table.id)), versions.generation)
+    erasures.forget_requests(store, manifest.cluster)
+
+
+class ShardOf(NamedTuple):
+    """The shard of an incarnation of the table that holds the key."""
+
+    table: Table
+    bucket: int
+    uri: str
+    version: int
+    lease: str
+
+
+@dataclass
+class Erasing:
+    """One run over all that the pipeline holds of a key, as of the batch `base`. Without a `manifest` it only looks."""
+
+    config: PipelineConfig
+    store: Store
+    spark: SparkSession
+    request: Request
+    base: Sealed
+    manifest: Manifest | None = None
+
+    @classmethod
+    def reading(cls, config: PipelineConfig, store: Store, spark: SparkSession, request: Request, base: Sealed) -> Erasing:
+        return cls(config, store, spark, request, base)
+
+    @classmethod
+    def writing(
+        cls, config: PipelineConfig, store: Store, spark: SparkSession, request: Request, base: Sealed, manifest: Manifest
+    ) -> Erasing:
+        return cls(config, store, spark, request, base, manifest)
+
+    @property
+    def cluster(self) -> str:
+        return self.config.cluster.name
+
+    @cached_property
+    def learner(self) -> SchemaLearner:
+        return read_schema(self.store, self.cluster, self.base.number)
+
+    @property
+    def schema(self) -> Schema:
+        return self.learner.schema()
+
+    @cached_property
+    def incarnations(self) -> list[Table]:
+        """The incarnations of the table, as far as their keys are of the same types as the last one's."""
+        found = [table for table in self.schema.tables.values() if table.full_name == self.request.table]
+        last = max(found, key=lambda each: (not each.dropped, each.dropped_at or 0, str(each.id)))
+        return [table for table in found if _key_types(table) == _key_types(last)]
+
+    @cached_property
+    def row(self) -> bytes | None:
+        """The key of the row in the state, where only one is erased."""
+        if (clustering := self.request.row) is None:
+            return None
+        return RowKeys(self.incarnations[0], self.schema.types).key(clustering)
+
+    def search(self, until: int, number: int = 0) -> Search:
+        salted = erasures.salt(self.store, self.cluster)
+        erased = erased_of([self._erasure(salted, until, number)], salted)
+        ids = tuple(table.id for table in self.incarnations)
+        return Search(self.schema, frozenset(self.learner.cdc_ever), ids, self.request.key, erased, self.row)
+
+    def _erasure(self, salted: bytes, until: int, number: int) -> Erasure:
+        key, row = self.request.key, self.row
+        return Erasure(
+            number=number,
+            table=self.request.table,
+            table_ids=[table.id for table in self.incarnations],
+            partition=erasures.digest(salted, key).hex(),
+            row=None if row is None else erasures.digest(salted, key, row).hex(),
+            until=until,
+            at=datetime.now(UTC),
+            by=self.request.by,
+        )
+
+    # --- looking ------------------------------------------------------------------------------------------------------------------
+
+    def look(self) -> Outcome:
+        """What there is of the key; nothing is changed."""
+        until = int(store_clock(self.store, self.cluster).timestamp() * 1_000_000)
+        search, warehouse = self.search(until), self._warehouse()
+        keys = self.config.cluster.commitlog_keystore
+        rows = {name: self._count(name, "") for name in self._tables(warehouse)}
+        return Outcome(
+            table=self.request.table,
+            live=[*self._alive(), *self._unpublished(warehouse)],
+            segments=self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.in_segment, keys),
+            waiting=self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys),
+            pieces=sum(1 for _ in bucket.pieces(self.store, self.cluster, search)),
+            touched=bucket.touched(self.store, self.cluster, search, erase=False),
+            events=self._events_outside(warehouse, erase=False)[0],
+            records=sum(1 for shard in self.shards() for _ in self._records(shard)),
+            rows=rows,
+            troubles=self._other_lives(),
+            beyond=self._beyond(),
+        )
+
+    def _alive(self) -> list[str]:
+        now = read_manifest(self.store, self.cluster, self.base.number).now
+        return [
+            f"{shard.table.label} still has rows of the key: they are not deleted in the ring, or that has not come in"
+            for shard in self.shards()
+            if shard.table.dropped_at is None and any(self._shows(shard.table, key, state, now) for key, state in self._records(shard))
+        ]
+
+    def _shows(self, table: Table, record: bytes, state: bytes, now: int) -> bool:
+        if split_record_key(record)[1] == HEAD:
+            update = decode_head(state, ClusteringOrder(table, self.schema.types)).update
+            return update is not None and bool(live_cells(update.static_row, now=now))
+        return visible(row_codec.decode(state), now=now) is not None
+
+    def _unpublished(self, warehouse: Warehouse) -> list[str]:
+        """Events of the key that have not gone to where events go, and would never."""
+        places = []
+        if self.config.kafka is not None:
+            published = read_published(self.store, self.cluster)
+            places.append(("Kafka", published.sent(self.request.table) if published else 0))
+        if self.config.files is not None:
+            places.append(("the files", files_up_to(self.config.files)))
+        changes = [name for table in self.incarnations if (name := warehouse.changes_of(table)) is not None]
+        waiting = [(place, sum(self._count(name, f"t.batch > {upto}") for name in changes)) for place, upto in places]
+        return [f"{count} events of the key are not in {place} yet" for place, count in waiting if count]
+
+    def _other_lives(self) -> list[str]:
+        known = {table.id for table in self.incarnations}
+        others = [each for each in self.schema.tables.values() if each.full_name == self.request.table and each.id not in known]
+        return [f"{table.label} has a key of other types: nothing was looked for in it" for table in others]
+
+    def _beyond(self) -> list[str]:
+        found = [*BEYOND]
+        if replays := namespaces(self.store, self.cluster):
+            found.append(f"replays into namespaces of their own, which can be dropped: {', '.join(replays)}")
+        return found
+
+    # --- erasing ------------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> tuple[dict[tuple[str, int], Written], Outcome]:
+        """All steps before the seal: what was written of the state, and what was found."""
+        assert self.manifest is not None
+        number, warehouse = self.manifest.number, self._warehouse()
+        salted = erasures.salt(self.store, self.cluster)
+        until = int(self.manifest.created_at.timestamp() * 1_000_000)
+        erasure = erasures.note(self.store, self.cluster, self._erasure(salted, until, number))
+        search, keys = self.search(erasure.until, number), self.config.cluster.commitlog_keystore
+        voids.take_back(warehouse, self.store, self.manifest, voided_before(self.store, self.manifest, self.base))
+        self._expect_open()
+        segments = self._in_objects(bucket.archive_objects(self.store, self.cluster), search, bucket.from_segment, keys)
+        waiting = self._in_objects(bucket.waiting_objects(self.store, self.cluster), search, bucket.in_segment, keys)
+        self._expect_open()
+        pieces = list(bucket.pieces(self.store, self.cluster, search))
+        self._erase_bytes(warehouse, [piece.info.name for piece in pieces])
+        for piece in pieces:
+            bucket.erase_piece(self.store, piece, number)
+        touched = bucket.touched(self.store, self.cluster, search, erase=True)
+        events, not_erased = self._events_outside(warehouse, erase=True)
+        records = sum(1 for shard in self.shards() for _ in self._records(shard))
+        state = self._rewrite_state(erasure.until)
+        rows = {name: self._erase_rows(warehouse, name) for name in self._tables(warehouse)}
+        troubles = [*self._other_lives(), *not_erased, *(f"{each.object}: {each.trouble}" for each in segments if each.trouble)]
+        outcome = Outcome(
+            table=self.request.table,
+            batch=number,
+            done=True,
+            segments=segments,
+            waiting=waiting,
+            pieces=len(pieces),
+            touched=touched,
+            events=events,
+            records=records,
+            rows=rows,
+            troubles=troubles,
+            beyond=self._beyond(),
+        )
+        log.info("key erased", batch=number, table=self.request.table, segments=len(segments), records=records, rows=sum(rows.values()))
+        return state, outcome
+
+    def seal(self, written: dict[tuple[str, int], Written]) -> Sealed:
+        assert self.manifest is not None
+        state = dict(self.base.state)
+        for (name, bucket_of_key), after in written.items():
+            state[name] = state[name].after({bucket_of_key: after})
+        return self.base.model_copy(
+            update={
+                "number": self.manifest.number,
+                "kind": self.manifest.kind,
+                "sealed_at": datetime.now(UTC),
+                "segments": [],
+                "accounting": [],
+                "state": state,
+                "snapshots_refused": {},
+                "events": 0,
+                "voided": voided_before(self.store, self.manifest, self.base),
+            }
+        )
+
+    def _expect_open(self) -> None:
+        if self.manifest is not None:
+            Fence(self.store, self.cluster).check(self.manifest.number)
+
+    # --- objects of the bucket ----------------------------------------------------------------------------------------------------
+
+    def _in_objects(self, objects: list[str], search: Search, look: Callable[..., Found], keystore: Any) -> list[Found]:
+        """What those objects held that held anything, or that could not be looked into."""
+
+        def each(store: Store, some: list[str]) -> list[Found]:
+            keys = None if keystore is None else Keystore.from_environment(keystore)
+            return [look(store, name, search, keys) for name in some]
+
+        found = self.spread([objects[at : at + _PER_TASK] for at in range(0, len(objects), _PER_TASK)], each)
+        return [each for some in found for each in some if each.frames or each.trouble]
+
+    def spread(self, items: list[T], work: Callable[[Store, T], Any]) -> list[Any]:
+        """Has workers do the work for each item, a task each."""
+        url = self.config.bucket
+        if not items:
+            return []
+        return self.spark.sparkContext.parallelize(items, len(items)).map(lambda item: work(open_store(url), item)).collect()
+
+    def _events_outside(self, warehouse: Warehouse, *, erase: bool) -> tuple[int, list[str]]:
+        """How many objects hold events of the key beside the tables: those too large for their topic, those not sent, and files of
+        events; the last without those events, if it is to `erase`. And what could not be erased. To be called before the tables, which
+        say which events these are."""
+        found, troubles = 0, []
+        for table in self.incarnations:
+            if (name := warehouse.changes_of(table)) is None:
+                continue
+            places = [(row[0], row[1]) for row in self._matching(name, "t.batch, t.ordinal")]
+            aside = [each for place in places for each in self._set_aside(table, *place)]
+            found += len(aside)
+            if erase:
+                for each in aside:
+                    self._delete(each)
+            if self.config.files is not None:
+                store = open_store(self.config.files.url)
+                files = files_with(store, table, places)
+                found += len(files)
+                troubles += [trouble for each in files if erase and (trouble := _without_events(store, each, places))]
+        return found, troubles
+
+    def _set_aside(self, table: Table, batch: int, ordinal: int) -> Iterator[str]:
+        """Objects with an event that was too large for its topic, or is not to be sent."""
+        if self.config.kafka is None:
+            return
+        topic = envelope.topic(self.config.kafka.topic_prefix, table.keyspace, table.name)
+        claim, stem = layout.claim(topic, batch, ordinal), layout.unpublishable(self.cluster, topic, batch, ordinal)
+        yield from (info.name for info in self.store.list(claim) if info.name.removeprefix(claim)[:1] in ("", "~"))
+        yield from (info.name for info in self.store.list(f"{stem}."))
+
+    def _delete(self, name: str) -> None:
+        with suppress(ObjectNotFound):
+            self.store.delete(name)
+
+    # --- state --------------------------------------------------------------------------------------------------------------------
+
+    def shards(self) -> Iterator[ShardOf]:
+        """The shards that hold the key, or would, of the versions that the base names."""
+        for table in self.incarnations:
+            versions = self.base.state.get(str(table.id))
+            if versions is None or not versions.buckets:
+                continue
+            bucket_of_key = key_bucket(self.request.key, len(versions.buckets))
+            if version := versions.buckets[bucket_of_key]:
+                place = self.cluster, str(table.id), versions.generation, bucket_of_key
+                uri = self.config.state_url(layout.state_shard(*place))
+                yield ShardOf(table, bucket_of_key, uri, version, layout.state_lease(*place))
+
+    def _records(self, shard: ShardOf) -> Iterator[tuple[bytes, bytes]]:
+        start = record_key(self.request.key) if self.row is None else record_key(self.request.key, self.row)
+        end = start + (b"\xff" if self.row is None else b"\0")
+        return Shard(shard.uri, shard.version).scan(start, end)
+
+    def _rewrite_state(self, until: int) -> dict[tuple[str, int], Written]:
+        assert self.manifest is not None
+        number, schema, search = self.manifest.number, self.schema, self.search(until)
+
+        def work(store: Store, shard: ShardOf) -> tuple[tuple[str, int], Written]:
+            order = ClusteringOrder(shard.table, schema.types)
+
+            def gone(record: bytes, state: bytes) -> bool:
+                return search.is_record(record) and _latest(record, state, order) <= until
+
+            written = rewrite(shard.uri, shard.version, number, gone, store, shard.lease)
+            return (str(shard.table.id), shard.bucket), written
+
+        return dict(self.spread(list(self.shards()), work))
+
+    # --- tables -------------------------------------------------------------------------------------------------------------------
+
+    def _warehouse(self) -> Warehouse:
+        if self.config.catalog is None:
+            raise ConfigError("`catalog` is missing", operation=_OPERATION, hint="Say in the pipeline's YAML where the tables live.")
+        who = owner(self.store, self.cluster, self.config.pipeline)
+        batch_id = None if self.manifest is None else self.manifest.id
+        fence = None if self.manifest is None else Fence(self.store, self.cluster)
+        return Warehouse(self.spark, self.config.catalog.name, self.config.warehouse, fence, owner=who, batch_id=batch_id)
+
+    def _tables(self, warehouse: Warehouse) -> list[str]:
+        named = ((warehouse.changes_of(table), warehouse.current_of(table)) for table in self.incarnations)
+        return [name for pair in named for name in pair if name is not None]
+
+    @cached_property
+    def _shown_key(self) -> pa.Table:
+        """The key as the tables have it: masked, where it is."""
+        table, types = self.incarnations[0], self.schema.types
+        rules = self.config.columns.rules.of(table, types)
+        view, shape = TableView(table, types), RowShape.of(rules.shown(), self.schema)
+        wanted = [c.name for c in (*table.partition_key, *(table.clustering if self.request.row is not None else ()))]
+        values = view.key_values(self.request.key, self.request.row)
+        shown = shape.values(rules.compiled()({name: values[name] for name in wanted}))
+        assert shown is not None
+        return pa.Table.from_pylist([shown], schema=pa.schema([shape.key_type.field(column) for column in shown]))
+
+    @contextmanager
+    def _key_view(self) -> Iterator[str]:
+        view, key = f"key_{uuid4().hex}", self._shown_key
+        self.spark.createDataFrame(key, schema=from_arrow_schema(key.schema)).createOrReplaceTempView(view)
+        try:
+            yield view
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def _is_key(self, name: str) -> str:
+        """SQL: whether a row `t` of the table is of the key `s`."""
+        side = "t.key" if "batch" in self.spark.table(name).columns and "key" in self.spark.table(name).columns else "t"
+        return " AND ".join(f"{comparable(side, field)} <=> {comparable('s', field)}" for field in self._shown_key.schema)
+
+    def _matching(self, name: str, columns: str, where: str = "") -> list[Any]:
+        with self._key_view() as view:
+            more = f" WHERE {where}" if where else ""
+            statement = f"SELECT {columns} FROM {name} t JOIN {view} s ON {self._is_key(name)}{more}"  # noqa: S608
+            return self.spark.sql(statement).collect()
+
+    def _count(self, name: str, where: str) -> int:
+        ((count,),) = self._matching(name, "count(*)", where)
+        return int(count)
+
+    def _erase_rows(self, warehouse: Warehouse, name: str) -> int:
+        """Delete the key's rows, and all files that held them; how many rows there were."""
+        self._expect_open()
+        if count := self._count(name, ""):
+            with self._key_view() as view:
+                self.spark.sql(f"MERGE INTO {name} t USING {view} s ON {self._is_key(name)} WHEN MATCHED THEN DELETE")
+        self._expect_open()
+        scrub(self.spark, name, datetime.now(UTC) + _AHEAD)
+        return count
+
+    def _erase_bytes(self, warehouse: Warehouse, pieces: Iterable[str]) -> None:
+        """The bytes of pieces of quarantine, where its table has them."""
+        listed = ", ".join(_text(name) for name in pieces)
+        name = warehouse.quarantine()
+        if not listed or name is None:
+            return
+        self._expect_open()
+        where = f"cluster = {_text(self.cluster)} AND name IN ({listed}) AND bytes IS NOT NULL"
+        self.spark.sql(f"UPDATE {name} SET bytes = NULL WHERE {where}")  # noqa: S608
+        scrub(self.spark, name, datetime.now(UTC) + _AHEAD)
+
+
+def _key_types(table: Table) -> list[tuple[str, str, bool]]:
+    return [(column.kind, column.type, column.descending) for column in (*table.partition_key, *table.clustering)]
+
+
+def _latest(record: bytes, state: bytes, order: ClusteringOrder) -> int:
+    """The greatest writetime (µs) in a record of the state."""
+    if split_record_key(record)[1] == HEAD:
+        update = decode_head(state, order).update
+        return max_timestamp(update if update is not None else PartitionUpdate(order.table.id, b""))
+    return max_timestamp(PartitionUpdate(order.table.id, b"", rows=(row_codec.decode(state),)))
+
+
+def _without_events(store: Store, name: str, places: Iterable[tuple[int, int]]) -> str:
+    """What went wrong; "" if nothing did."""
+    try:
+        without_events(store, name, places)
+    except WritetimeError as error:
+        return str(error)
+    return ""
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,223 @@
+"""Pages of events: what one holds, and what the sinks take of it.
+
+A page is some events of one table as a record batch (`page_schema`), packed as all rows are that travel (`packs`): a few MB in one value.
+Events are typed into pages (`events`, `event_columns`), counted by what stands beside them (PAGES), and go from pages to the tables column
+by column, without a Python object per row. Knows no Iceberg and no flat rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.stages.row_packs import pack, unpacked
+from spark_jobs.stages.scan import Batches
+from spark_jobs.stages.table_events import Event
+from spark_jobs.stages.table_rows import EXPIRES_AT, OP, WRITETIME, RowShape, changes_schema
+from writetime.events.arrow import plain_values
+from writetime.events.naming import to_column
+
+PAGES: Final = pa.schema([("table_id", pa.binary()), ("told", pa.int64()), ("last", pa.int64()), ("payload", pa.binary())])
+"""`told`: how many of the page's events the stream tells; `last`: how many are the last ones of their rows; `payload`: the page."""
+
+FIRST_MICROS: Final = -62_135_596_800_000_000
+LAST_MICROS: Final = 253_402_300_799_999_999
+"""The years 1 to 9999: what all readers of a timestamp understand."""
+
+_OF_THE_BATCH: Final = ("batch", "table_id", "schema_version")
+"""What the sink knows."""
+
+
+def page_schema(shape: RowShape) -> pa.Schema:
+    """Events: `last` says of one that it is the last of its row in the batch, which only current rows need to know; the rest is what a
+    table of changes holds, as far as the events themselves say it. `ordinal` is null for what the stream does not tell."""
+    columns = changes_schema(shape)
+    return pa.schema([("last", pa.bool_()), *(field for field in columns if field.name not in _OF_THE_BATCH)])
+
+
+def page_row(table_id: bytes, page: pa.RecordBatch) -> dict[str, Any]:
+    """A row of PAGES."""
+    told = page.num_rows - page["ordinal"].null_count
+    return {"table_id": table_id, "told": told, "last": page["last"].true_count, "payload": pack(page)}
+
+
+def page_of(shape: RowShape, events: Iterable[tuple[int | None, bool, Event]]) -> pa.RecordBatch:
+    """A page of events as dictionaries (see `telling`), each with its ordinal, and whether it is the last of its row."""
+    rows = [{**_row(event), "ordinal": ordinal, "last": last} for ordinal, last, event in events]
+    return pa.RecordBatch.from_pylist(rows, schema=page_schema(shape))
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {
+        **event,
+        # USING TIMESTAMP takes any 64 bits; ts_micro keeps them, a calendar does not.
+        "changed_at": max(FIRST_MICROS, min(event["ts_micro"], LAST_MICROS)),
+        "processed_at": event["now"] * 1_000_000,
+        **{fact: list(event[fact].items()) for fact in ("writetime", "expires_at")},
+    }
+
+
+def pages(batches: Batches) -> Batches:
+    """The pages of PAGES."""
+    for batch in batches:
+        yield from unpacked(batch["payload"].to_pylist())
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------------------
+
+
+def told_rows(columns: pa.Schema, about: Mapping[str, Any], *, cells: bool) -> Callable[[Batches], Batches]:
+    """PAGES -> rows of a table of changes with these columns. `about`: what the sink knows, by column. `cells`: whether changes tell when
+    cells were written, and when they expire."""
+
+    def rows(batches: Batches) -> Batches:
+        for page in pages(batches):
+            # What has no ordinal is for current rows only.
+            told = _filtered(page, pc.is_valid(page["ordinal"]))
+            if told.num_rows:
+                yield pa.RecordBatch.from_arrays([column(told, field) for field in columns], schema=columns)
+
+    def column(told: pa.RecordBatch, field: pa.Field) -> Any:
+        if field.name in about:
+            return pa.repeat(pa.scalar(about[field.name], field.type), told.num_rows)
+        if field.name not in told.schema.names or (field.name in ("writetime", "expires_at") and not cells):
+            return pa.nulls(told.num_rows, field.type)
+        return aligned(told[field.name], field.type)
+
+    return rows
+
+
+# --- current rows -----------------------------------------------------------------------------------------------------------------
+
+
+def last_rows(columns: pa.Schema, respelled: Sequence[str]) -> Callable[[Batches], Batches]:
+    """PAGES -> what becomes of current rows, with these columns, of which OP is one. `respelled`: the key columns that can be spelled
+    otherwise before than after."""
+
+    def rows(batches: Batches) -> Batches:
+        for page in pages(batches):
+            if respelled:
+                found = [row for event in _events(page) for row in _rows_of(event, respelled, columns)]
+                yield pa.RecordBatch.from_pylist(found, schema=columns)
+            else:
+                yield from _last_rows(page, columns)
+
+    return rows
+
+
+def _last_rows(page: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """What is left of each row; of one that is gone its key."""
+    there = pc.is_valid(page["after"])
+    kept = _filtered(page.select(["after", "op", "writetime", "expires_at"]), pc.and_(page["last"], there))
+    gone = _filtered(page.select(["key"]), pc.and_not(page["last"], there))
+    if kept.num_rows:
+        facts = {WRITETIME: "writetime", EXPIRES_AT: "expires_at"}
+        values = {name: _facts(kept[fact], columns.field(name).type) for name, fact in facts.items() if name in columns.names}
+        yield _batch(kept["after"], {**values, OP: kept["op"]}, columns)
+    if gone.num_rows:
+        yield _batch(gone["key"], {OP: pa.repeat("d", gone.num_rows)}, columns)
+
+
+def _filtered(page: pa.RecordBatch, mask: Any) -> pa.RecordBatch:
+    """Those for which the mask is true: mostly all, or none, which costs nothing."""
+    count = mask.true_count
+    return page if count == len(mask) else page.filter(mask) if count else page.slice(0, 0)
+
+
+def _batch(rows: Any, values: Mapping[str, Any], columns: pa.Schema) -> pa.RecordBatch:
+    """Rows, an array of structs, with some values beside them. There is nothing that is no fact: what a row lacks is null otherwise."""
+    found = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | dict(values)
+    return pa.RecordBatch.from_arrays(
+        [aligned(found[field.name], field.type) if field.name in found else _nothing(field, len(rows)) for field in columns],
+        schema=columns,
+    )
+
+
+def _nothing(field: pa.Field, size: int) -> Any:
+    facts = field.name in (WRITETIME, EXPIRES_AT)
+    return pa.repeat(pa.scalar(_no_facts(field.type), field.type), size) if facts else pa.nulls(size, field.type)
+
+
+def _no_facts(kind: pa.DataType) -> Any:
+    return [] if pa.types.is_map(kind) else {}
+
+
+def _facts(found: Any, kind: pa.DataType) -> Any:
+    """Facts of cells, an array of maps by CQL name, as the table keeps them: so, or as a struct by the names of its columns."""
+    if pa.types.is_map(kind):
+        return found
+    names = found.keys.dictionary_encode()
+    offsets = found.offsets.to_numpy()
+    numbers = names.indices.to_numpy()[offsets[0] : offsets[-1]]
+    values = found.items.to_numpy()[offsets[0] : offsets[-1]]
+    rows = np.repeat(np.arange(len(found)), np.diff(offsets))
+    places = {to_column(name): at for at, name in enumerate(names.dictionary.to_pylist())}
+
+    def of_column(name: str) -> Any:
+        mine = numbers == places.get(name, -1)
+        column, there = np.zeros(len(found), np.int64), np.zeros(len(found), bool)
+        column[rows[mine]], there[rows[mine]] = values[mine], True
+        return pa.array(column, mask=~there)
+
+    return pa.StructArray.from_arrays([of_column(field.name) for field in kind], fields=list(kind))
+
+
+def _events(page: pa.RecordBatch) -> Iterator[Event]:
+    """Of a page's events what current rows need, as dictionaries."""
+    names = ("last", "key", "before", "after", "op", "writetime", "expires_at")
+    columns = [plain_values(page[name]) for name in names]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _rows_of(event: Event, respelled: Sequence[str], columns: pa.Schema) -> Iterator[dict[str, Any]]:
+    """What an event does to current rows: the last one of a row in the batch leaves one there, and each may take one away, of which a key
+    that is spelled otherwise by now is one. A deletion that stands for many rows has none of its own."""
+    before, after, key, last = event["before"], event["after"], event["key"], event["last"]
+    kinds = {name: columns.field(name).type for name in (WRITETIME, EXPIRES_AT) if name in columns.names}
+    nothing = {**{name: _no_facts(kind) for name, kind in kinds.items()}, OP: "d"}
+    # By what they look like: NaN is not equal to itself, wherever in a value it is.
+    if before is not None and (after is None or any(repr(before[name]) != repr(key[name]) for name in respelled)):
+        yield {**{name: before[name] for name in key}, **nothing}
+    elif last and after is None:
+        yield {**key, **nothing}
+    if last and after is not None:
+        facts = {name: _plain_facts(event[name.removeprefix("_")], kind) for name, kind in kinds.items()}
+        yield {**after, **facts, OP: event["op"]}
+
+
+def _plain_facts(found: list[tuple[str, int]], kind: pa.DataType) -> Any:
+    return found if pa.types.is_map(kind) else {to_column(name): value for name, value in found}
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------------------
+
+
+def aligned(array: Any, kind: pa.DataType) -> Any:
+    """The same values as another type holds them: fields of structs by their names, those that lack null, and numbers of another width.
+    ArrowInvalid for a number that does not fit."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        here = dict(zip((field.name for field in array.type), _fields(array), strict=True))
+        parts = [aligned(here[f.name], f.type) if f.name in here else pa.nulls(len(array), f.type) for f in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pc.is_null(array))
+    if pa.types.is_map(kind):
+        parts = [aligned(array.keys, kind.key_type), aligned(array.items, kind.item_type)]
+        return _around(array, kind, pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field]))
+    if pa.types.is_list(kind):
+        return _around(array, kind, aligned(array.values, kind.value_type))
+    return array.cast(kind)
+
+
+def _fields(structs: Any) -> list[Any]:
+    return [structs.field(at) for at in range(structs.type.num_fields)]
+
+
+def _around(array: Any, kind: pa.DataType, values: Any) -> Any:
+    """Other values in the places of a list's or a map's."""
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, children=[values])

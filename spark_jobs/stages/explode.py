@@ -1,0 +1,457 @@
+"""From routed mutations to items: each update taken apart into what it does to each row, and to the head of its partition.
+
+Strategy: a function from record batches to record batches. Input: ROUTED rows, one shard after the other, those of a shard sorted by key
+and digest (`packs.by_digest`): copies that several tasks have found stand side by side and become one. Of each mutation what a TRUNCATE
+took is left out; the rest is decoded once, and every value in it is looked at as a sink will: what cannot be ordered, shown or stored goes
+to quarantine here, with its reason, so that later stages never meet it. Output: ITEMS, which `packs` sorts by `ORDER` for the join.
+
+Most updates only write rows of simple values; these are decoded, checked and packed by the column, and no Python object is made for each.
+Others, and those with a value that is not clearly good, go one by one, which is the readable way (`engine="python"`: all of them). So do
+those of a table that has purges behind it, where segments come in again or late: some of what one update holds may be too old by now.
+
+What is no captured table's update passes through, as counts or with its bytes: it is the driver's to tell of.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.stages.arrow_runs import (
+    by_shard,
+    fixed,
+    lengths,
+    record_keys,
+    starts,
+    whole,
+)
+from spark_jobs.stages.scan import COPIES, Batches, chunked
+from spark_jobs.stages.validate_batch import Values, sound, sound_contexts, sound_elements, sound_keys
+from spark_jobs.stages.validate_row import Checks
+from writetime.cassandra.commitlog.encode import encode_update
+from writetime.cassandra.commitlog.frames import BODY_OFFSET
+from writetime.cassandra.commitlog.mutation import column_name, decode_mutation
+from writetime.cassandra.commitlog.segment import Frame
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.partition import max_timestamp
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.merge.tombstone_gc import newer_than
+from writetime.cassandra.model import NO_TIMESTAMP, NO_TTL, PartitionUpdate
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.types.byte_comparable import HEAD, record_key
+from writetime.errors import DecodeError, WritetimeError
+from writetime.kernels import mutation_columns, mutation_decoder, row_batches
+from writetime.pipeline.erasures import Erased
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.truncations import Cuts, Verdict
+
+ITEMS: Final = pa.schema(
+    [
+        ("kind", pa.string()),  # item | account | quarantined | not_ours | parsed | reread | undecided
+        ("table", pa.string()),
+        ("table_id", pa.binary()),
+        ("bucket", pa.int32()),
+        ("pk", pa.binary()),  # record key of the partition's head: first its length, as in the state
+        ("row", pa.binary()),  # row key, or HEAD
+        ("ts", pa.int64()),  # greatest timestamp of the update, µs
+        ("content", pa.binary()),  # digest of the mutation, place of the update in it
+        ("parts", pa.int32()),  # how many items the update has become
+        ("updates", pa.int64()),  # of what is no item: how many updates it stands for, all copies counted
+        ("copies", COPIES),
+        ("item", pa.binary()),  # flat row; of a head, the encoded update; of what is quarantined the mutation or places; undecided: the key
+        ("detail", pa.string()),  # JSON: of what is quarantined the reason, of an account its counts
+    ]
+)
+Bools = npt.NDArray[np.bool_]
+
+CHUNK_BYTES: Final = 4 << 20
+"""Bytes of routed mutations that are taken apart at once."""
+DIGEST_BYTES: Final = 16
+
+ORDER: Final = ("table_id", "bucket", "pk", "row", "ts", "content")
+"""In which the join takes items. `packs.by_place` is the same for those of one shard, as one value; tests hold it against this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplodePlan:
+    """What the stage is told: the schema in force, the commit log version of each segment, and what TRUNCATEs and purges took."""
+
+    schema: Schema
+    versions: list[int]
+    cuts: Cuts
+    engine: Engine = "auto"
+    erased: Mapping[bytes, Erased] = field(default_factory=dict)
+    """Keys that were erased, by table id (16 bytes)."""
+
+
+def exploder(plan: ExplodePlan) -> Callable[[Batches], Batches]:
+    """ROUTED -> ITEMS. A row of the kind `shard` only says that there is the shard, which may have nothing but what expires."""
+
+    def explode_batches(batches: Batches) -> Batches:
+        for (table_id, bucket), run in by_shard(batches):
+            if table_id is None or bucket is None:
+                yield from chunked((_passed(row) for batch in run for row in batch.to_pylist()), ITEMS)
+            else:
+                yield from _Explosion(plan, table_id, bucket).run(run)
+
+    return explode_batches
+
+
+_NOTHING: Final = {**dict.fromkeys(ITEMS.names), "pk": b"", "row": b"", "ts": 0, "content": b""}
+
+
+def _passed(row: dict[str, Any]) -> dict[str, Any]:
+    updates = row["updates"] * len(row["copies"] or (None,))
+    same = {name: row[name] for name in ("kind", "table", "table_id", "copies", "detail")}
+    return {**_NOTHING, **same, "updates": updates, "item": row["body"]}
+
+
+@dataclass(slots=True)
+class _Refused:
+    """Frames of a segment that cannot be used for one kind of reason, beyond those that are passed on whole."""
+
+    message: str
+    updates: int = 0
+    positions: array[int] = field(default_factory=lambda: array("q"))
+
+
+class _Explosion:
+    """One shard's part of a batch."""
+
+    def __init__(self, plan: ExplodePlan, table_id: bytes, bucket: int) -> None:
+        self.plan = plan
+        self.table = plan.schema.tables[UUID(bytes=table_id)]
+        self.shard = {"table": self.table.label, "table_id": table_id, "bucket": bucket}
+        self.checks = Checks(plan.schema, self.table.id)
+        self.purged = plan.cuts.purged(table_id)
+        self.erased = plan.erased.get(table_id)
+        self.counts: Counter[str] = Counter()
+        self.brought = 0
+        self.refused: dict[tuple[int, str], _Refused] = {}
+
+    def run(self, batches: Batches) -> Batches:
+        for rows in _chunks(batch.filter(pc.equal(batch["kind"], "update")) for batch in batches):
+            mutations = _merged(rows)
+            versions = np.array(self.plan.versions)[_first_segments(mutations["copies"])]
+            for version in np.unique(versions).tolist():
+                yield from self._chunk(mutations.take(pa.array(np.flatnonzero(versions == version))), version)
+        yield from chunked([*self._places(), self._out("account", detail=json.dumps(dict(self.counts)))], ITEMS)
+
+    def _chunk(self, mutations: Any, version: int) -> Batches:
+        """Items of mutations of one version: by the column where that will do, else one by one."""
+        slow = np.ones(mutations.num_rows, bool)
+        errors: dict[int, WritetimeError] = {}
+        if self.plan.engine != "python" and self.purged is None:
+            slow[:] = self._of_erased_keys(mutations["key"])
+            bodies = Bodies.of(mutations["body"])
+            for decoded in mutation_decoder.decode(bodies.image, bodies.frames, self.plan.schema, version=version, engine=self.plan.engine):
+                errors |= {failure.frame.position: failure.error for failure in decoded.failures}
+                slow[[failure.frame.position for failure in decoded.failures]] = True
+                yield from self._columns(mutations, decoded, slow)
+        rest = np.flatnonzero(slow)
+        given = zip(rest.tolist(), mutations.take(pa.array(rest)).to_pylist(), strict=True)
+        yield from chunked((item for at, mutation in given for item in self._mutation(mutation, version, errors.get(at))), ITEMS)
+
+    def _of_erased_keys(self, keys: Any) -> Bools:
+        """Which mutations are of keys of which something was erased: these go one by one."""
+        found = np.zeros(len(keys), bool)
+        if self.erased is not None:
+            found[:] = [self.erased.concerns(key) for key in keys.to_pylist()]
+        return found
+
+    # --- by the column ----------------------------------------------------------------------------------------------------------------
+
+    def _columns(self, mutations: Any, decoded: mutation_columns.Decoded, slow: Bools) -> Batches:
+        """Items of updates that only touch rows, all values of which are above suspicion. `slow` comes to name the other mutations."""
+        of_mutation = decoded.updates["position"].to_numpy()
+        mine = _equals(decoded.updates["table"], self.table.id.bytes)
+        of_update = decoded.rows["update"].to_numpy()
+        static = decoded.rows["static"].to_numpy(zero_copy_only=False)
+        heads = decoded.updates["deletion_timestamp"].is_valid().to_numpy(zero_copy_only=False)
+        heads[decoded.ranges["update"].to_numpy()] = True
+        heads[of_update[static]] = True
+        heads |= np.bincount(of_update, minlength=len(heads)) == 0
+        slow[of_mutation[mine & heads]] = True
+        asked = mine[of_update] & ~slow[of_mutation[of_update]]
+        suspects = self._suspects(decoded, asked)
+        slow[of_mutation[of_update[suspects]]] = True
+        keys = decoded.updates["key"]
+        slow[of_mutation[mine & self._odd_keys(keys)]] = True
+        names = self._row_names(decoded.rows["clustering"], mine[of_update] & ~slow[of_mutation[of_update]])
+        slow[of_mutation[of_update[names.nameless]]] = True
+        kept = mine & ~slow[of_mutation]
+        if not kept.any():
+            return
+        yield from self._fast_items(mutations, decoded, kept, names)
+
+    def _suspects(self, decoded: mutation_columns.Decoded, asked: Bools) -> Bools:
+        """Which of the rows that are asked about may hold something that cannot be used."""
+        suspects = np.zeros(len(asked), bool)
+        found = decoded.cells
+        of_row = found["row"].to_numpy()
+        tombstone = (found["ttl"].to_numpy() == NO_TTL) & found["local_deletion_time"].is_valid().to_numpy(zero_copy_only=False)
+        wanted = asked[of_row] & ~tombstone
+        if not asked.any():
+            return suspects
+        paths, values = Values.of(found["path"]), Values.of(found["value"])
+        codes = found["column"].indices.to_numpy()
+        names = [column_name(raw) for raw in found["column"].dictionary.to_pylist()]
+        for code in np.unique(codes[wanted]).tolist():
+            kind = self.checks.shape.columns.get(names[code])
+            at = np.flatnonzero(wanted & (codes == code))
+            if kind is not None:
+                good = sound_elements(kind, paths.some(at), values.some(at)) if kind.multicell else sound(kind, values.some(at))
+            elif self.table.is_counter:
+                good = sound_contexts(values.some(at))
+            else:
+                # Nobody sees what a dropped column holds.
+                continue
+            suspects[of_row[at[~good]]] = True
+        return suspects | self._odd_clusterings(decoded.rows["clustering"], asked)
+
+    def _odd_clusterings(self, clusterings: Any, asked: Bools) -> Bools:
+        columns = self.table.clustering
+        if not columns:
+            return np.zeros(len(asked), bool)
+        sizes = pc.list_value_length(clusterings).fill_null(0).to_numpy(zero_copy_only=False)
+        odd: Bools = asked & (sizes != len(columns))
+        at = np.flatnonzero(asked & ~odd)
+        offsets = clusterings.offsets.to_numpy()[at]
+        values = Values.of(clusterings.values)
+        odd_values = clusterings.values.is_null().to_numpy(zero_copy_only=False)
+        for place, column in enumerate(columns):
+            here = offsets + place
+            odd[at[odd_values[here] | ~sound(self.checks.shape.columns[column.name], values.some(here))]] = True
+        return odd
+
+    def _odd_keys(self, keys: Any) -> Bools:
+        kinds = [self.checks.shape.columns[column.name] for column in self.table.partition_key]
+        odd: Bools = ~sound_keys(kinds, Values.of(keys))
+        return odd
+
+    def _row_names(self, clusterings: Any, asked: Bools) -> _Names:
+        """Keys of the rows that are asked about."""
+        found: list[bytes | None] = [None] * len(asked)
+        at = np.flatnonzero(asked)
+        for row, values in zip(at.tolist(), clusterings.take(pa.array(at)).to_pylist(), strict=True):
+            try:
+                found[row] = self.checks.keys.key(tuple(values))
+            except DecodeError:
+                # What can be shown cannot always be ordered.
+                continue
+        keys = pa.array(found, pa.binary())
+        return _Names(keys, asked & keys.is_null().to_numpy(zero_copy_only=False))
+
+    def _fast_items(self, mutations: Any, decoded: mutation_columns.Decoded, kept: Bools, names: _Names) -> Batches:
+        of_mutation = decoded.updates["position"].to_numpy()
+        of_update = decoded.rows["update"].to_numpy()
+        packed = row_batches.pack(decoded, engine=self.plan.engine)
+        latest = np.full(len(kept), NO_TIMESTAMP, np.int64)
+        np.maximum.at(latest, of_update, packed.max_timestamps.to_numpy())
+        parts = np.bincount(of_update, minlength=len(kept))
+        copies = mutations["copies"]
+        self.counts["duplicate"] += int((pc.list_value_length(copies).to_numpy()[of_mutation[kept]] - 1).sum())
+        if self.table.id.bytes in self.plan.cuts.tables:
+            decided = [
+                (update, self._verdict(copies[of_mutation[update]].as_py(), int(latest[update])))
+                for update in np.flatnonzero(kept).tolist()
+            ]
+            gone = [update for update, verdict in decided if verdict == "gone"]
+            self.counts["truncated"] += len(gone)
+            kept[gone] = False
+            doubtful, notes = np.zeros(len(kept), bool), []
+            doubtful[[update for update, verdict in decided if verdict == "undecided"]] = True
+            for row in np.flatnonzero(doubtful[of_update]).tolist():
+                key = record_key(decoded.updates["key"][of_update[row]].as_py()) + names.keys[row].as_py()
+                notes.append(self._out("undecided", item=key))
+            if notes:
+                yield pa.RecordBatch.from_pylist(notes, schema=ITEMS)
+        rows = np.flatnonzero(kept[of_update])
+        updates = of_update[rows]
+        self.counts["folded"] += int(kept.sum())
+        self.counts["made"] += len(rows)
+        digests = np.frombuffer(b"".join(mutations["digest"].to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
+        ordinals = decoded.updates["ordinal"].to_numpy().astype(">u4").view(np.uint8).reshape(-1, 4)
+        size = len(rows)
+        columns = {
+            "kind": pa.repeat("item", size),
+            "table": pa.repeat(self.table.label, size),
+            "table_id": pa.repeat(pa.scalar(self.table.id.bytes, pa.binary()), size),
+            "bucket": pa.repeat(pa.scalar(self.shard["bucket"], pa.int32()), size),
+            "pk": record_keys(decoded.updates["key"].take(pa.array(updates))),
+            "row": names.keys.take(pa.array(rows)),
+            "ts": pa.array(latest[updates]),
+            "content": fixed(np.concatenate((digests[of_mutation[updates]], ordinals[updates]), axis=1)),
+            "parts": pa.array(parts[updates], pa.int32()),
+            "updates": pa.nulls(size, pa.int64()),
+            "copies": copies.take(pa.array(of_mutation[updates])),
+            "item": packed.rows.take(pa.array(rows)),
+            "detail": pa.nulls(size, pa.string()),
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in ITEMS.names], schema=ITEMS)
+
+    # --- one by one -------------------------------------------------------------------------------------------------------------------
+
+    def _mutation(self, mutation: dict[str, Any], version: int, error: WritetimeError | None) -> Iterator[dict[str, Any]]:
+        """The items of one mutation's updates, one by one. `error`: why it cannot be decoded, if that is known."""
+        copies, digest = mutation["copies"], mutation["digest"]
+        total = len(copies) * mutation["updates"]
+        if isinstance(error, DecodeError):
+            yield from self._refuse(mutation, type(error).__name__, str(error))
+            return
+        try:
+            decoded = decode_mutation(mutation["body"], self.plan.schema, version=version)
+            updates = [(ordinal, update) for ordinal, update in enumerate(decoded.updates) if update.table_id == self.table.id]
+            items = [list(self._items(update, digest + ordinal.to_bytes(4, "big"), copies)) for ordinal, update in updates]
+        except DecodeError as reason:
+            yield from self._refuse(mutation, type(reason).__name__, str(reason))
+            return
+        self.counts["duplicate"] += total - len(items)
+        for (_, update), of_update in zip(updates, items, strict=True):
+            verdict = self._verdict(copies, max_timestamp(update))
+            if verdict == "gone":
+                self.counts["truncated"] += 1
+            elif not of_update:
+                self.counts["purged" if self._left(update) is not None else "erased"] += 1
+            else:
+                self.counts["folded"] += 1
+                self.counts["made"] += len(of_update)
+                yield from of_update
+                if verdict == "undecided":
+                    yield from (self._out("undecided", item=item["pk"] + item["row"]) for item in of_update)
+
+    def _refuse(self, mutation: dict[str, Any], kind: str, message: str) -> Iterator[dict[str, Any]]:
+        """A mutation that cannot be used: the first ones of a shard go on as they are. Of a table that is written to all the time, and of
+        which a column is unknown, all of them would not fit through the driver: of the others there are places only."""
+        body, copies, updates = mutation["body"], mutation["copies"], mutation["updates"]
+        if self.brought < frame_ranges.NAMED and len(body) <= frame_ranges.BROUGHT:
+            self.brought += 1
+            yield self._out("quarantined", copies=copies, updates=len(copies) * updates, item=body, detail=self._detail(kind, message))
+            return
+        for copy in copies:
+            refused = self.refused.setdefault((copy["segment"], kind), _Refused(message))
+            refused.updates += updates
+            refused.positions.append(copy["position"])
+
+    def _places(self) -> Iterator[dict[str, Any]]:
+        for (segment, kind), refused in sorted(self.refused.items()):
+            positions = sorted(refused.positions)
+            about = {"copies": [{"segment": segment, "position": positions[0]}], "item": frame_ranges.places(positions)}
+            detail = self._detail(kind, refused.message, places=len(positions))
+            yield self._out("quarantined", **about, updates=refused.updates, detail=detail)
+
+    def _detail(self, kind: str, message: str, **more: int) -> str:
+        return json.dumps({"kind": kind, "message": message, "table_id": str(self.table.id), **more})
+
+    def _verdict(self, copies: list[dict[str, int]], ts: int) -> Verdict:
+        """Whether a TRUNCATE took an update; counts those of which the nodes' records do not say."""
+        verdict = self.plan.cuts.decide(self.table.id.bytes, [(copy["segment"], copy["position"]) for copy in copies], ts)
+        if verdict == "undecided":
+            self.counts["undecided"] += 1
+        return verdict
+
+    def _items(self, update: PartitionUpdate, content: bytes, copies: list[dict[str, int]]) -> Iterator[dict[str, Any]]:
+        """None at all if all of it was erased, or what was purged may have beaten it. DecodeError if anything else in the update cannot
+        be used."""
+        left = self._left(update)
+        if left is None:
+            return
+        update = left
+        self.checks.update(update)
+        if self.purged is not None and self.purged.keeps_out(copy["segment"] for copy in copies):
+            if max_timestamp(update) <= self.purged.until:
+                return
+            update = newer_than(self.purged.until, update, counter=self.table.is_counter)
+        parts = [(self.checks.keys.key(row.clustering or ()), row_codec.encode(row)) for row in update.rows]
+        head = replace(update, rows=())
+        if not parts or head != PartitionUpdate(update.table_id, update.key):
+            parts.append((HEAD, encode_update(head, self.table, self.plan.schema.types)))
+        about = {"pk": record_key(update.key), "ts": max_timestamp(update), "content": content}
+        for row, item in parts:
+            yield self._out("item", **about, row=row, parts=len(parts), copies=copies, item=item)
+
+    def _left(self, update: PartitionUpdate) -> PartitionUpdate | None:
+        """The update without what was erased of its key; None if nothing is left."""
+        if self.erased is None:
+            return update
+        return self.erased.left(update, self.checks.keys, counter=self.table.is_counter)
+
+    def _out(self, kind: str, **columns: Any) -> dict[str, Any]:
+        return {**_NOTHING, **self.shard, "kind": kind, **columns}
+
+
+class _Names(NamedTuple):
+    """Row keys (binary), null where none was asked for and for those that have none, which are `nameless`."""
+
+    keys: Any
+    nameless: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of mutations one behind the other, as the decoder takes them: a frame's position is its number."""
+
+    image: bytes
+    frames: list[Frame]
+
+    @classmethod
+    def of(cls, bodies: Any) -> Bodies:
+        sizes = lengths(bodies)
+        ends = np.cumsum(sizes).tolist()
+        places = enumerate(zip(ends, sizes.tolist(), strict=True))
+        frames = [Frame(number, end - size - BODY_OFFSET, end - size, size) for number, (end, size) in places]
+        return cls(b"".join(bodies.to_pylist()), frames)
+
+
+def _chunks(batches: Batches) -> Batches:
+    """The same rows in batches of some size; copies of one mutation stay together."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            found = whole(pending)
+            last = int(starts(found, ("key", "digest"))[-1])
+            if last:
+                yield found.slice(0, last)
+            pending = [found.slice(last)]
+            size = pending[0].nbytes
+    if pending and (rest := whole(pending)).num_rows:
+        yield rest
+
+
+def _merged(rows: Any) -> Any:
+    """One row a mutation, with all its copies, ascending. Several tasks may have found the same."""
+    first = starts(rows, ("key", "digest"))
+    if len(first) == rows.num_rows:
+        return rows
+    ends = np.append(first[1:], rows.num_rows).tolist()
+    made = []
+    for start, end in zip(first.tolist(), ends, strict=True):
+        places = {(copy["segment"], copy["position"]) for copies in rows["copies"].slice(start, end - start).to_pylist() for copy in copies}
+        made.append([{"segment": segment, "position": position} for segment, position in sorted(places)])
+    merged = rows.take(pa.array(first))
+    return merged.set_column(merged.schema.get_field_index("copies"), "copies", pa.array(made, COPIES))
+
+
+def _first_segments(copies: Any) -> Any:
+    return pc.struct_field(pc.list_element(copies, 0), "segment").to_numpy(zero_copy_only=False)
+
+
+def _equals(codes: Any, value: bytes) -> Bools:
+    """Which of a dictionary array's values are this one."""
+    known = codes.dictionary.to_pylist()
+    wanted = known.index(value) if value in known else -1
+    same: Bools = codes.indices.to_numpy() == wanted
+    return same

@@ -1,0 +1,227 @@
+"""Rows on their way through Spark: packed by the batch, so that it moves some large values and not a million small ones.
+
+Strategy: between Python's stages Spark takes every row of a batch apart and puts it together again, which costs more than what the stages
+do with them. So the rows of a shard travel as record batches in Arrow's stream format, a few MB in one value, and what Spark would have
+sorted is sorted here: in memory, or, where that is not enough, in runs that lie in a file until they are merged.
+
+    packing     SEGMENTS -> ROUTED       becomes  SEGMENTS -> PACKED
+    folding     ROUTED -> ITEMS -> FOLDED  becomes  PACKED -> FOLDED, of which events and records are packed
+
+Knows which columns order rows, and nothing else of what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.stages.arrow_runs import (
+    by_shard,
+    fixed,
+    joined,
+    lengths,
+    record_keys,
+    starts,
+    whole,
+)
+from spark_jobs.stages.merge_stream import FOLDED
+from spark_jobs.stages.scan import Batches
+from spark_jobs.state.shards import Record
+from writetime.kernels.mutation_columns import chunks
+
+PACKED: Final = pa.schema([("table_id", pa.binary()), ("bucket", pa.int32()), ("rows", pa.binary())])
+"""Rows of one shard; both null: of none."""
+EVENTS: Final = "events"
+RECORDS: Final = "records"
+"""Kinds of FOLDED rows that stand for many: their `state` is the batch."""
+BYTES_PER_PACK: Final = 4 << 20
+SORTED_BYTES: Final = 64 << 20
+"""Bytes of rows that are sorted in memory. More are sorted by so many."""
+
+_KINDS: Final = {"event": EVENTS, "deletion": EVENTS, "record": RECORDS}
+_COLUMNS: Final = {
+    EVENTS: [name for name in FOLDED.names if name not in ("key", "state", "expires_at", "updates", "detail")],
+    RECORDS: ["key", "state", "expires_at"],
+}
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpacked(values: Iterable[bytes]) -> Batches:
+    for value in values:
+        with pa.ipc.open_stream(value) as stream:
+            yield from stream
+
+
+def records(batches: Batches) -> Iterator[Record]:
+    """The state records of FOLDED rows that stand for them."""
+    for batch in unpacked(value for found in batches for value in found["state"].to_pylist()):
+        yield from map(Record, *(batch[name].to_pylist() for name in Record._fields))
+
+
+def packed(table_id: bytes | None, bucket: int | None, rows: pa.RecordBatch) -> dict[str, Any]:
+    """A row of PACKED."""
+    return {"table_id": table_id, "bucket": bucket, "rows": pack(rows)}
+
+
+# --- there and back -----------------------------------------------------------------------------------------------------------------
+
+
+def packing(route: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """SEGMENTS -> PACKED, of a function to ROUTED."""
+
+    def pack_batches(batches: Batches) -> Batches:
+        for batch in route(batches):
+            for (table_id, bucket), rows in _of_shards(batch):
+                yield pa.RecordBatch.from_pylist([packed(table_id, bucket, rows)], schema=PACKED)
+
+    return pack_batches
+
+
+def _of_shards(batch: pa.RecordBatch) -> Iterator[tuple[tuple[bytes | None, int | None], pa.RecordBatch]]:
+    """The rows of each shard. What has no bucket is of none."""
+    none = batch.filter(pc.is_null(batch["bucket"]))
+    if none.num_rows:
+        yield (None, None), none
+    rest = batch.filter(pc.is_valid(batch["bucket"])) if none.num_rows else batch
+    if not rest.num_rows:
+        return
+    rest = rest.take(pc.sort_indices(rest.select(["table_id", "bucket"]), [("table_id", "ascending"), ("bucket", "ascending")]))
+    for shard, pieces in by_shard([rest]):
+        yield shard, whole(list(pieces))
+
+
+def folding(explode: Callable[[Batches], Batches], join: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """PACKED, sorted by shard -> FOLDED, of functions from ROUTED to ITEMS and from these to FOLDED."""
+
+    def fold_batches(batches: Batches) -> Batches:
+        for (_, bucket), run in by_shard(batches):
+            routed = unpacked(value for batch in run for value in batch["rows"].to_pylist())
+            if bucket is None:
+                yield from join(explode(routed))
+            else:
+                yield from _packed(join(in_order(explode(in_order(routed, by_digest)), by_place)))
+
+    return fold_batches
+
+
+def _packed(batches: Batches) -> Batches:
+    """FOLDED rows of one shard, events and records packed."""
+    waiting: dict[str, list[pa.RecordBatch]] = {EVENTS: [], RECORDS: []}
+    about: dict[str, Any] = {}
+    for batch in batches:
+        for kind, rows in _of_kinds(batch):
+            if kind is None:
+                yield rows
+                continue
+            about = about or {name: rows[name][0].as_py() for name in ("table", "table_id", "bucket")}
+            waiting[kind].append(rows.select(_COLUMNS[kind]))
+            if sum(each.nbytes for each in waiting[kind]) >= BYTES_PER_PACK:
+                yield _pack_row(kind, about, waiting[kind])
+                waiting[kind] = []
+    for kind, some in waiting.items():
+        if some:
+            yield _pack_row(kind, about, some)
+
+
+def _pack_row(kind: str, about: dict[str, Any], rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+    row = {**dict.fromkeys(FOLDED.names), **about, "kind": kind, "state": pack(whole(rows))}
+    return pa.RecordBatch.from_pylist([row], schema=FOLDED)
+
+
+def _of_kinds(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """Rows by the kind of pack that they go into, those of each in their order."""
+    begins = starts(batch, ["kind"])
+    ends = [*begins[1:].tolist(), batch.num_rows]
+    kinds = [_KINDS.get(kind) for kind in batch["kind"].take(pa.array(begins)).to_pylist()]
+    for kind in dict.fromkeys(kinds):
+        parts = [batch.slice(b, e - b) for k, b, e in zip(kinds, begins.tolist(), ends, strict=True) if k == kind]
+        yield kind, whole(parts)
+
+
+# --- order --------------------------------------------------------------------------------------------------------------------------
+
+Key = Callable[[pa.RecordBatch], Any]
+
+
+def by_digest(routed: pa.RecordBatch) -> Any:
+    """Sort key of ROUTED: copies of one mutation stand side by side."""
+    return pc.fill_null(joined(record_keys(routed["key"]), routed["digest"]), b"")
+
+
+def by_place(items: pa.RecordBatch) -> Any:
+    """Sort key of ITEMS: `explode.ORDER`, as one value. What is no item stands anywhere."""
+    # No partition's key begins another. A row's may, in tables whose clusterings have fewer values than columns.
+    rows = joined(pc.replace_substring(items["row"], b"\0", b"\0\xff"), pa.scalar(b"\0\0", pa.binary()))
+    times = fixed((items["ts"].to_numpy().view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").view(np.uint8).reshape(-1, 8))
+    return pc.binary_join_element_wise(items["pk"], rows, times, items["content"], pa.scalar(b"", pa.binary()))
+
+
+def in_order(batches: Batches, key: Key) -> Batches:
+    """All rows, ascending by their keys (binary), in batches of bounded size. What is too much for memory lies in a file meanwhile."""
+    runs: list[Iterator[pa.RecordBatch]] = []
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= SORTED_BYTES:
+            runs.append(_filed(_sorted(pending, key)))
+            pending, size = [], 0
+    if pending:
+        runs.append(_sorted(pending, key))
+    yield from runs[0] if len(runs) == 1 else _merged(runs, key)
+
+
+def _sorted(batches: list[pa.RecordBatch], key: Key) -> Iterator[pa.RecordBatch]:
+    rows = whole(batches)
+    order = pc.sort_indices(key(rows))
+    sizes: Any = sum(lengths(column) for column in rows.columns if pa.types.is_binary(column.type))
+    for start, end in chunks(sizes[order.to_numpy()], BYTES_PER_PACK):
+        yield rows.take(order.slice(start, end - start))
+
+
+def _filed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches out of a file, to which they are written at once."""
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    file = tempfile.TemporaryFile(dir=folder or None)  # noqa: SIM115 - it is read as long as the batches are
+    first = next(batches)
+    with pa.ipc.new_stream(file, first.schema) as stream:
+        for batch in chain([first], batches):
+            stream.write_batch(batch)
+    file.seek(0)
+    return _read(file)
+
+
+def _read(file: Any) -> Iterator[pa.RecordBatch]:
+    with file, pa.ipc.open_stream(file) as stream:
+        yield from stream
+
+
+def _merged(runs: list[Iterator[pa.RecordBatch]], key: Key) -> Iterator[pa.RecordBatch]:
+    """Sorted runs as one: time and again all that is not after the least of what the runs' batches at hand end with."""
+    heads = [(batch, key(batch), run) for run in runs if (batch := next(run, None)) is not None]
+    while heads:
+        bound = min(keys[-1].as_py() for _, keys, _ in heads)
+        ready, left = [], []
+        for batch, keys, run in heads:
+            count = pc.sum(pc.less_equal(keys, pa.scalar(bound, pa.binary()))).as_py()
+            ready.append(batch.slice(0, count))
+            if count < batch.num_rows:
+                left.append((batch.slice(count), keys.slice(count), run))
+            elif (after := next(run, None)) is not None:
+                left.append((after, key(after), run))
+        heads = left
+        yield from _sorted(ready, key)

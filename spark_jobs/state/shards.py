@@ -1,0 +1,529 @@
+"""State shards: what is remembered of one key bucket of one incarnation of a table, as a Lance dataset.
+
+Strategy: a shard is read at the version that a manifest pins, and written once a batch. Records stand under their record keys
+(`writetime.cassandra.types.byte_comparable`), so that a partition is an interval of keys, head first and rows in clustering order, and so
+is what a range deletes. A B-tree index finds keys; nothing here reads a whole shard, and no answer has to fit in memory but that of `get`.
+
+**Writing.** What counts is not the newest version of a dataset but the one that the seal of a batch names. A write is a chain of commits on
+top of the pinned base: whatever stands on the base (left by an attempt that died, or by a rival) is first undone by a restore; then records
+are merged in, forgotten ones deleted, now and then files compacted. After each commit the version must be the very next: Lance rebases a
+commit on whatever came between, and would double keys without a word. The end of the chain is then noted in the shard's lease, which is one
+conditional write: of any number of processes that write one batch at once, one's version counts, and all return it.
+
+**Memory.** How many records are in memory at once is bounded, and so are the bytes of their states: about `HELD`, or one larger state.
+
+Columns: key (unique, indexed), state (opaque here), expires_at (s since the epoch: when something of the record expires next; null: never).
+Knows no Spark, is called inside its tasks; knows neither types nor rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.dataset import LanceOperation
+
+from writetime.config.pipeline import PipelineConfig
+from writetime.errors import BatchError, LeaseLost
+from writetime.pipeline.documents import Sealed
+from writetime.storage import layout
+from writetime.storage.lease import Lease, notes
+from writetime.storage.store import Store
+
+SCHEMA: Final = pa.schema([("key", pa.binary()), ("state", pa.binary()), ("expires_at", pa.int64())])
+
+ASKED: Final = 128
+"""Intervals in one question to the index."""
+LOOKED_UP: Final = 16_384
+"""Keys in one question to the index: each reads the index's pages that hold one of them, and is compared with all of these."""
+STREAMED: Final = 4096
+"""Records of a scan that are in memory at once, at most."""
+HELD: Final = 64 << 20
+"""Bytes of states that are in memory at once, about: of what is read, and of what is to be merged."""
+READ_AT_ONCE: Final = 128
+"""Records that Lance reads before it looks whether they are too many bytes."""
+SLOWLY: Final[dict[str, Any]] = {"batch_size": READ_AT_ONCE, "batch_readahead": 1, "fragment_readahead": 1, "io_buffer_size": 32 << 20}
+"""How states are read. Lance would read ahead of who asks, without a limit of bytes; on few cores that takes longer, too."""
+CUT: Final = 8
+"""What is too much to be held is asked for again in so many parts."""
+SAMPLED: Final = 64
+"""A scan of more looks at the keys first and remembers each of so many, to cut its interval where they are."""
+WRITTEN: Final = 250_000
+"""Records that are merged in one commit, at most."""
+SEARCHED: Final = 5_000
+"""A merge finds its keys by the index if there are so many times as many in the shard; else it reads all keys, which is faster then."""
+CACHED: Final = 512 << 20
+"""Bytes of indices that a process keeps in memory at most."""
+INDEX: Final = "key_idx"
+INDEX_PARTS: Final = 16
+"""Each write indexes what it wrote by itself; so many parts are made one."""
+FRAGMENTS: Final = 40
+FRAGMENT_ROWS: Final = 500_000
+DELETED: Final = 0.3
+"""More than `FRAGMENTS` files are compacted by the write that finds them: those of fewer than `FRAGMENT_ROWS` records, and those of which a
+share of `DELETED` is gone."""
+
+
+T = TypeVar("T")
+Gone = Callable[[bytes, bytes], bool]
+"""Whether a record, by its key and state, is to be erased."""
+
+
+def shards_of(config: PipelineConfig, sealed: Sealed, table_id: UUID) -> list[tuple[str, int]]:
+    """Where the table's state is as of that seal, and its version, of every shard that there is."""
+    if (versions := sealed.state.get(str(table_id))) is None:
+        return []
+    cluster, generation = config.cluster.name, versions.generation
+    return [
+        (config.state_url(layout.state_shard(cluster, str(table_id), generation, bucket)), version)
+        for bucket, version in enumerate(versions.buckets)
+        if version
+    ]
+
+
+class Record(NamedTuple):
+    """One record as it is stored. An empty `state` is to be forgotten. `expires_at`: s since the epoch, or None."""
+
+    key: bytes
+    state: bytes
+    expires_at: int | None
+
+
+class Written(NamedTuple):
+    """What a batch has left of a shard: its version, and the second at which the first of its records expires (None: none does)."""
+
+    version: int
+    earliest_expiry: int | None
+
+
+class Shard:
+    """One shard at one version. `version` 0 = the shard does not exist yet."""
+
+    def __init__(self, uri: str, version: int) -> None:
+        self.uri = uri
+        self._dataset = _at(uri, version) if version else None
+
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Record key -> state, of those that are there."""
+        found: dict[bytes, bytes] = {}
+        for _, some in self.get_parts(sorted(set(keys))):
+            found.update(some)
+        return found
+
+    def get_parts(self, keys: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], dict[bytes, bytes]]]:
+        """`get` bit by bit, of ascending keys: the next of them, and what is there of these, which are about `HELD` bytes at most."""
+        at, size = 0, LOOKED_UP
+        while at < len(keys):
+            some = keys[at : at + size]
+            found = self._hold(pc.field("key").isin(pa.array(some, pa.binary())), any_size=len(some) == 1)
+            if found is None:
+                size = max(1, len(some) // CUT)
+                continue
+            yield some, dict(_pairs(found))
+            at += len(some)
+            # As many as are half of what can be held, if the next ones are like these.
+            size = min(LOOKED_UP, max(1, HELD // 2 * len(some) // max(1, found.nbytes)))
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(record key, state) with start <= key < end, ascending. Holds some thousand records at a time, however many there are."""
+        return self.scan_all([(start, end)])
+
+    def scan_all(self, intervals: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """`scan` of each interval, one after the other. They ascend and do not overlap; of small ones, many are asked for at once."""
+        for some in _chunks(intervals, ASKED):
+            # A few more than are wanted, so that it shows whether they were all.
+            found = self._hold(_in_any(some), limit=STREAMED + 1)
+            if found is not None and found.num_rows <= STREAMED:
+                yield from _pairs(found.sort_by("key"))
+                continue
+            del found
+            for start, end in some:
+                yield from self._scan_long(start, end) if len(some) == 1 else self.scan(start, end)
+
+    def _scan_long(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for piece in self._pieces(start, end):
+            yield from self._scan_piece(*piece)
+
+    def _scan_piece(self, start: bytes, end: bytes, *, any_size: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """`scan` of so few records that their keys can be held; their states may be too many bytes."""
+        found = self._hold(_in_any([(start, end)]), any_size=any_size)
+        if found is not None:
+            yield from _pairs(found.sort_by("key"))
+            return
+        keys = sorted(self._read(["key"], _in_any([(start, end)]))["key"].to_pylist())
+        cuts = keys[:: -(-len(keys) // CUT)][1:]
+        for part in zip([start, *cuts], [*cuts, end], strict=True):
+            yield from self._scan_piece(*part, any_size=len(keys) <= CUT)
+
+    def due(self, now: int) -> Iterator[bytes]:
+        """Keys of the records of which something has expired at `now` (s), ascending."""
+        yield from sorted(self._read(["key"], pc.field("expires_at") <= now)["key"].to_pylist())
+
+    def earliest_expiry(self) -> int | None:
+        """The second at which the first of its records expires; None if none does. Reads a column: `Written` tells it without."""
+        if self._dataset is None:
+            return None
+        batches = self._dataset.scanner(columns=["expires_at"], filter=pc.field("expires_at").is_valid()).to_batches()
+        return min((pc.min(batch["expires_at"]).as_py() for batch in batches if batch.num_rows), default=None)
+
+    def _pieces(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The interval cut into pieces of about `STREAMED` records."""
+        assert self._dataset is not None
+        sample: list[bytes] = []
+        for batch in self._dataset.scanner(columns=["key"], filter=_in_any([(start, end)])).to_batches():
+            sample += batch["key"][::SAMPLED].to_pylist()
+        cuts = sorted(sample)[STREAMED // SAMPLED :: STREAMED // SAMPLED]
+        yield from zip([start, *cuts], [*cuts, end], strict=True)
+
+    def _read(self, columns: list[str], condition: pc.Expression | str) -> pa.Table:
+        if self._dataset is None:
+            return SCHEMA.empty_table().select(columns)
+        return self._dataset.scanner(columns=columns, filter=condition).to_table()
+
+    def _hold(self, condition: pc.Expression | str, *, limit: int | None = None, any_size: bool = False) -> pa.Table | None:
+        """Keys and states of some records; None if these are more bytes than are to be held."""
+        wanted = ["key", "state"]
+        if self._dataset is None:
+            return SCHEMA.empty_table().select(wanted)
+        batches, size = [], 0
+        for batch in self._dataset.scanner(columns=wanted, filter=condition, limit=limit, **SLOWLY).to_batches():
+            size += batch.nbytes
+            if size > HELD and not any_size:
+                return None
+            batches.append(batch)
+        return pa.Table.from_batches(batches, pa.schema([SCHEMA.field(name) for name in wanted]))
+
+
+def _in_any(intervals: Sequence[tuple[bytes, bytes]]) -> str:
+    # As text: of an expression with a dozen alternatives, Lance takes minutes to make a plan.
+    return " OR ".join(f"(key >= X'{start.hex()}' AND key < X'{end.hex()}')" for start, end in intervals)
+
+
+def _pairs(table: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+    return zip(table["key"].to_pylist(), table["state"].to_pylist(), strict=True)
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------------------
+
+
+def upsert(uri: str, base: int, batch: int, records: Iterable[Record], store: Store, lease: str, **timing: float) -> Written:
+    """Write a batch's records (unique keys) on top of version `base` (0 = the shard does not exist yet); what is there now.
+
+    Idempotent, whoever runs it how often and at once: the first to finish decides. `lease` names the shard's lease in the store
+    (`layout.state_lease`); `timing` goes to `Lease`. LeaseLost (retriable) if another process is at it, or was faster while this one slept;
+    BatchError if the shard has gone on past this batch, or this batch wrote it from another base, or other records.
+    """
+    summed = _Summed(records)
+    if (done := _written(notes(store, lease), uri, base, batch, summed)) is not None:
+        return done
+    with Lease(store, lease, **timing) as held:
+        if (done := _written(held.notes, uri, base, batch, summed)) is not None:
+            return done
+        work = _Chain(uri, base, held)
+        try:
+            work.write(summed)
+            work.tidy()
+        except (OSError, RuntimeError):
+            # Lance refuses a commit that cannot stand on what came between. If that was a rival's, the lease tells.
+            held.check()
+            raise
+        done = Written(work.version, _earliest_expiry(work, held.notes))
+        held.finish({"batch": batch, "base": base, "records": summed.digest, **done._asdict()})
+    return done
+
+
+def rewrite(uri: str, base: int, batch: int, gone: Gone, store: Store, lease: str, **timing: float) -> Written:
+    """Write all records of version `base` anew, but for those that are `gone`: into new files, so that once the older versions are removed
+    (`forget`) nothing of them is left. Idempotent, as `upsert` is, and with the same errors."""
+    if (done := _rewritten(notes(store, lease), uri, base, batch)) is not None:
+        return done
+    with Lease(store, lease, **timing) as held:
+        if (done := _rewritten(held.notes, uri, base, batch)) is not None:
+            return done
+        work = _Chain(uri, base, held)
+        work.rewrite(gone)
+        done = Written(work.version, Shard(uri, work.version).earliest_expiry())
+        held.finish({"batch": batch, "base": base, **done._asdict()})
+    return done
+
+
+def _rewritten(found: dict[str, Any], uri: str, base: int, batch: int) -> Written | None:
+    """What the batch has rewritten, if it has."""
+    last = found.get("batch", batch - 1)
+    if last < batch:
+        return None
+    if last > batch or found["base"] != base:
+        why = f"batch {last} has written it, from version {found['base']}"
+        raise BatchError(why, operation=f"rewrite a shard in batch {batch}", obj=uri)
+    return Written(found["version"], found["earliest_expiry"])
+
+
+class _Summed:
+    """Records that are read once, and what tells them from others, in whatever order they come."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = records
+        self._sum = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            said = b"%d %r " % (len(record.key), record.expires_at)
+            self._sum += int.from_bytes(hashlib.blake2b(said + record.key + record.state, digest_size=16).digest(), "big")
+            yield record
+
+    @property
+    def digest(self) -> str:
+        """Of those that have been read."""
+        return f"{self._sum % 2**128:032x}"
+
+
+def _earliest_expiry(work: _Chain, noted: dict[str, Any]) -> int | None:
+    """Of the shard as it is now. If nothing expired in the base, only what was written counts, and the column need not be read."""
+    nothing_expired = not work.base or (noted.get("version") == work.base and noted["earliest_expiry"] is None)
+    return work.earliest_written if nothing_expired else Shard(work.uri, work.version).earliest_expiry()
+
+
+def _written(found: dict[str, Any], uri: str, base: int, batch: int, records: _Summed) -> Written | None:
+    """What the batch has written, if it has; reads the records then, which have to be the same."""
+    last = found.get("batch", batch - 1)
+    if last < batch:
+        return None
+    if last > batch or found["base"] != base:
+        raise BatchError(
+            f"batch {last} has written it, from version {found['base']}",
+            operation=f"write batch {batch} from version {base}",
+            obj=uri,
+            hint="A batch that is sealed is not run again; a manifest does not change.",
+        )
+    for _ in records:
+        pass
+    if found.get("records", records.digest) != records.digest:
+        raise BatchError(
+            "an earlier run of the batch wrote other records: its input was not the same",
+            operation=f"write batch {batch} from version {base}",
+            obj=uri,
+            hint="A segment that it read cannot be read any more, or has been replaced. Put it back as it was, and run the batch again.",
+        )
+    return Written(found["version"], found["earliest_expiry"])
+
+
+class _Chain:
+    """Commits on top of a base, each the very next version; see the module's docstring."""
+
+    def __init__(self, uri: str, base: int, lease: Lease) -> None:
+        self.uri, self.base, self._lease = uri, base, lease
+        self._dataset: Any = None
+        self.version = base
+        self.earliest_written: int | None = None
+        """The second at which the first of the records that were merged in expires."""
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Merge in all records, in bounded memory."""
+        if not self.base:
+            self._create()
+        for table in _tables(records, self.uri):
+            if self._dataset is None:
+                self._open_base()
+            is_kept = pc.not_equal(pc.binary_length(table["state"]), 0)
+            kept = table.filter(is_kept)
+            self._merge(kept, forget=False)
+            self._merge(table.filter(pc.invert(is_kept)).select(["key"]), forget=True)
+            self._index()
+            expiries = (self.earliest_written, pc.min(kept["expires_at"]).as_py())
+            self.earliest_written = min((at for at in expiries if at is not None), default=None)
+
+    def rewrite(self, gone: Gone) -> None:
+        """The records of the base but for those that are gone, in files of their own."""
+        dataset = _at(self.uri, self.base)
+
+        def kept() -> Iterator[pa.RecordBatch]:
+            for batch in dataset.scanner(columns=SCHEMA.names, **SLOWLY).to_batches():
+                pairs = zip(batch["key"].to_pylist(), batch["state"].to_pylist(), strict=True)
+                yield batch.filter(pa.array([not gone(key, state) for key, state in pairs], pa.bool_()))
+
+        newest = dataset.latest_version
+        self._lease.check()
+        made = lance.write_dataset(pa.RecordBatchReader.from_batches(SCHEMA, kept()), self.uri, mode="overwrite")
+        self.version = newest
+        self._advance(made)
+        made.create_scalar_index("key", "BTREE", name=INDEX)
+        self._advance(made)
+
+    def tidy(self) -> None:
+        """Few files, and those without many deleted records."""
+        if self._dataset is not None and len(self._dataset.get_fragments()) > FRAGMENTS:
+            self._dataset.optimize.compact_files(target_rows_per_fragment=FRAGMENT_ROWS, materialize_deletions_threshold=DELETED)
+            self._advance_neutrally()
+
+    def _create(self) -> None:
+        """An empty shard. What an attempt before has left is no base: it is written over."""
+        before = _newest(self.uri)
+        self._lease.check()
+        try:
+            dataset = lance.write_dataset(SCHEMA.empty_table(), self.uri, mode="overwrite" if before else "create")
+        except OSError as error:
+            if "already exists" not in str(error):
+                raise
+            raise self._disturbed() from error
+        self.version = before
+        self._advance(dataset)
+        dataset.create_scalar_index("key", "BTREE", name=INDEX)
+        self._advance(dataset)
+
+    def _open_base(self) -> None:
+        dataset = _at(self.uri, self.base)
+        newest = dataset.latest_version
+        if newest != self.base:
+            self._lease.check()
+            dataset.restore()  # type: ignore[no-untyped-call]
+            self.version = newest
+            self._advance(dataset)
+        self._dataset = dataset
+
+    def _merge(self, table: pa.Table, *, forget: bool) -> None:
+        if not table.num_rows:
+            return
+        builder = self._dataset.merge_insert("key").use_index(table.num_rows * SEARCHED < self._dataset.count_rows())
+        builder = builder.when_matched_delete() if forget else builder.when_matched_update_all().when_not_matched_insert_all()
+        transaction, _ = builder.execute_uncommitted(table)
+        self._lease.check()
+        self._advance(lance.LanceDataset.commit(self._dataset, transaction, read_version=self.version))
+
+    def _index(self) -> None:
+        """Let the index know what came in: a small part of its own, until parts are many."""
+        parts = self._dataset.stats.index_stats(INDEX)["num_indices"]
+        self._dataset.optimize.optimize_indices(num_indices_to_merge=0 if parts < INDEX_PARTS else parts)
+        self._advance_neutrally()
+
+    def _advance(self, dataset: lance.LanceDataset) -> None:
+        if dataset.version != self.version + 1:
+            raise self._disturbed()
+        self._dataset, self.version = dataset, dataset.version
+
+    def _advance_neutrally(self) -> None:
+        """Past commits that change no record, whosever they are."""
+        for version in range(self.version + 1, self._dataset.version + 1):
+            if not _is_neutral(self._dataset, version):
+                raise self._disturbed()
+        self.version = self._dataset.version
+
+    def _disturbed(self) -> LeaseLost:
+        return LeaseLost("another process has written to the shard", operation="write a state shard", obj=self.uri, hint="Run it again.")
+
+
+_NEUTRAL: Final = (LanceOperation.CreateIndex, LanceOperation.Rewrite, LanceOperation.BaseOperation)
+"""The last is what Lance shows of a reservation of file numbers, which precedes a rewrite."""
+
+
+def _is_neutral(dataset: Any, version: int) -> bool:
+    try:
+        return type(dataset.read_transaction(version).operation) in _NEUTRAL
+    except TypeError as error:
+        # Lance 14 cannot show a rewrite together with the index that was rewritten for it.
+        return "RewrittenIndex" in str(error)
+
+
+def _tables(records: Iterable[Record], uri: str) -> Iterator[pa.Table]:
+    """Records in pieces, each of at most `WRITTEN` records and about `HELD` bytes."""
+    some: list[Record] = []
+    size = 0
+    for record in records:
+        some.append(record)
+        size += len(record.state)
+        if len(some) == WRITTEN or size >= HELD:
+            yield _table(some, uri)
+            some, size = [], 0
+    if some:
+        yield _table(some, uri)
+
+
+def _table(records: list[Record], uri: str) -> pa.Table:
+    """BatchError if a key comes twice: Lance would keep both."""
+    table = pa.table([pa.array(column, field.type) for column, field in zip(zip(*records, strict=True), SCHEMA, strict=True)], SCHEMA)
+    if pc.count_distinct(table["key"]).as_py() != table.num_rows:
+        raise BatchError("a record comes twice", operation="write a state shard", obj=uri, hint="This is a defect of writetime.")
+    return table
+
+
+@lru_cache(maxsize=1)
+def _session() -> Any:
+    """Keeps pages of indices for who asks next in this process: the write of a batch asks for the keys that its look-up asked for."""
+    return lance.Session(  # type: ignore[attr-defined]
+        index_cache_size_bytes=CACHED, metadata_cache_size_bytes=CACHED // 4
+    )
+
+
+def _at(uri: str, version: int) -> lance.LanceDataset:
+    try:
+        return lance.dataset(uri, version=version, session=_session())
+    except ValueError as error:
+        if not _says_absent(error):
+            raise
+        raise BatchError(
+            f"version {version} is gone",
+            operation="open a state shard",
+            obj=uri,
+            hint="Versions that a batch may start from must be kept; the state can be built again from the archive.",
+        ) from error
+
+
+def _newest(uri: str) -> int:
+    """The newest version, 0 if there is no dataset."""
+    if "://" not in uri and not Path(uri).exists():
+        return 0
+    try:
+        return int(lance.dataset(uri).version)
+    except (FileNotFoundError, ValueError) as error:
+        if _says_absent(error):
+            return 0
+        raise
+
+
+def _says_absent(error: Exception) -> bool:
+    # Lance says so by ValueError; anything else is a real failure.
+    return "not found" in str(error).lower()
+
+
+# --- maintenance ------------------------------------------------------------------------------------------------------------------
+
+
+def cleanup(uri: str, keep_versions: Collection[int], store: Store, lease: str, **timing: float) -> int:
+    """Remove the versions of a shard that are not to be kept, and the files that only they need; bytes freed.
+
+    What the last batch wrote is kept, and so are what it started from, for if it is not sealed it may have to do so again, and Lance's
+    newest version. Files of a write that never came to an end go after a week.
+    """
+    with Lease(store, lease, **timing) as held:
+        if not _newest(uri):
+            return 0
+        dataset = lance.dataset(uri)
+        kept = {*keep_versions, held.notes.get("version"), held.notes.get("base"), dataset.version}
+        gone = [found["version"] for found in dataset.versions() if found["version"] not in kept]
+        return int(dataset.cleanup_old_versions(versions=gone).bytes_removed) if gone else 0
+
+
+def forget(uri: str, version: int, store: Store, lease: str, **timing: float) -> int:
+    """Remove all of a shard but that version, what was left by writes that never came to an end too; bytes freed. To be called when the
+    version is sealed, and no batch is open."""
+    with Lease(store, lease, **timing):
+        newest = _newest(uri)
+        if newest != version:
+            raise LeaseLost(f"version {newest} came after version {version}", operation="forget a shard's past", obj=uri)
+        dataset = lance.dataset(uri)
+        gone = [found["version"] for found in dataset.versions() if found["version"] != version]
+        # With an age, since by their numbers only versions go, and not what never became one.
+        freed = dataset.cleanup_old_versions(versions=gone).bytes_removed if gone else 0
+        return int(freed + dataset.cleanup_old_versions(timedelta(0), delete_unverified=True).bytes_removed)

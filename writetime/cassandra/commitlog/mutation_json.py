@@ -1,0 +1,271 @@
+"""Mutations as lines of JSON, for people and for comparing with Cassandra's own reader.
+
+One line a frame, in log order, with raw bytes in hex: seg, pos (where the frame ends), size of the body, ks, cdc (whether one of its tables
+ever had it), pk, updates. What stands in a column is not looked at; types are needed only to tell counters. A frame that cannot be
+decoded makes no line: it is handed out as a `Failure`, so that whoever reads the lines reads mutations and nothing else.
+
+The schema is what all segments teach together, so they are read twice: once for `learn`, once for `decode`. Text is put together piece by
+piece and not from dictionaries, which takes half the time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from uuid import UUID
+
+from writetime.cassandra.commitlog.encode import column_order
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import Frame, Scan, peek, scan
+from writetime.cassandra.commitlog.system_mutations import COMPUTED, decode_own, is_schema_change
+from writetime.cassandra.model import (
+    Bound,
+    Cell,
+    DeletionTime,
+    Liveness,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
+from writetime.errors import DecodeError, SchemaError, UnknownTable
+
+_START_KINDS = {True: "INCL_START_BOUND", False: "EXCL_START_BOUND"}
+_END_KINDS = {True: "INCL_END_BOUND", False: "EXCL_END_BOUND"}
+_HASH_ORDER_VERSION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A frame whose CRCs hold but which is no mutation of the schema."""
+
+    frame: Frame
+    error: DecodeError | SchemaError
+
+
+Wanted = Callable[[UUID, bytes], bool]
+"""Whether the update of a table (by id) with that partition key is to be shown. It is asked for ids that no schema knows, too."""
+
+
+def dump_lines(segments: Sequence[tuple[str, bytes]], learner: SchemaLearner | None = None) -> Iterator[str | Failure]:
+    """Lines of all good frames of the segments, given as (file name, content) in log order.
+
+    The schema is what `learner` knows and what the segments themselves teach, all of it, before the first line is made. Raises SegmentError
+    for a file that is no readable segment; damage inside is passed over (see `segment.scan`).
+    """
+    learner = learner or SchemaLearner()
+    scans = [scan(content, name=name) for name, content in segments]
+    for found in scans:
+        yield from learn(found, learner)
+    known = learner.schema()
+    lines = Lines(known, learner.cdc_ever)
+    for found in scans:
+        for frame, decoded in decode(found, known):
+            if not isinstance(decoded, Failure):
+                yield lines.line(found, frame, decoded)
+            elif not is_schema_change(found.body(frame)):
+                yield decoded
+
+
+def learn(found: Scan, learner: SchemaLearner) -> list[Failure]:
+    """Hand every schema change in a segment to the learner; the changes that cannot be decoded."""
+    failures = []
+    for _, told in mutations_of(found, SCHEMA_TABLES):
+        if isinstance(told, Failure):
+            failures.append(told)
+        else:
+            learner.apply(told)
+    return failures
+
+
+def mutations_of(found: Scan, tables: Mapping[UUID, Table], unknown: set[str] | None = None) -> Iterator[tuple[Frame, Mutation | Failure]]:
+    """The mutations whose first update is of one of Cassandra's own `tables`. `unknown` takes the names of what was read past in them."""
+    ids, image = {table_id.bytes for table_id in tables}, found.image
+    for frame in found.frames:
+        at = frame.body_offset
+        # Behind a count of one byte the id of the first table stands; hardly any frame gets beyond this line.
+        if image[at] < 0x80 and image[at + 1 : at + 17] not in ids and (image[at] == 1 or image[at + 7] >> 4 != COMPUTED):
+            continue
+        body = found.body(frame)
+        try:
+            if peek(body)[1] in tables or is_schema_change(body):
+                own = decode_own(body, version=found.descriptor.version)
+                if unknown is not None:
+                    unknown.update(own.unknown)
+                yield frame, own.mutation
+        except DecodeError as error:
+            yield frame, Failure(frame, error)
+
+
+def decode(
+    found: Scan, schema: Schema, wanted: Wanted | None = None, then: Callable[[Frame], Schema] | None = None
+) -> Iterator[tuple[Frame, Mutation | Failure]]:
+    """The mutation of every good frame, in log order, or why there is none.
+
+    With `wanted`, a mutation keeps only its updates that are; one that has none is passed over, without decoding it where that can be told.
+    `then` gives the schema that was in force at a frame: it has the second try, for cells of a column that has come back as another type.
+    """
+    for frame in found.frames:
+        body = found.body(frame)
+        try:
+            if wanted is not None:
+                count, table_id, key = peek(body)
+                if count == 1 and table_id in schema.tables and not wanted(table_id, key):
+                    continue
+            mutation = decode_mutation(body, schema, version=found.descriptor.version)
+        except (DecodeError, SchemaError) as error:
+            again = _own_or_none(body, found.descriptor.version)
+            if again is None and then is not None and not isinstance(error, UnknownTable):
+                again = _decode_or_none(found, frame, then(frame))
+            if again is None:
+                yield frame, Failure(frame, error)
+                continue
+            mutation = again
+        if wanted is not None:
+            mutation = Mutation(tuple(update for update in mutation.updates if wanted(update.table_id, update.key)))
+        if mutation.updates:
+            yield frame, mutation
+
+
+def _own_or_none(body: bytes, version: int) -> Mutation | None:
+    """A schema change of a later Cassandra, without what is unknown in it."""
+    try:
+        return decode_own(body, version=version).mutation if is_schema_change(body) else None
+    except DecodeError:
+        return None
+
+
+def _decode_or_none(found: Scan, frame: Frame, schema: Schema) -> Mutation | None:
+    try:
+        return decode_mutation(found.body(frame), schema, version=found.descriptor.version)
+    except (DecodeError, SchemaError):
+        return None
+
+
+class Lines:
+    """Makes lines, given the schema and the ids of the tables that ever had cdc."""
+
+    def __init__(self, schema: Schema, cdc_ever: Collection[UUID]) -> None:
+        self.schema = schema
+        self.cdc_ever = cdc_ever
+        self._heads: dict[UUID, str] = {}
+
+    def line(self, found: Scan, frame: Frame, mutation: Mutation) -> str:
+        """The line of one mutation, without a line break."""
+        updates = mutation.updates
+        if found.descriptor.version == _HASH_ORDER_VERSION and len(updates) > 1:
+            updates = _hash_order(updates)
+        keyspace = _text(self.schema.tables[updates[0].table_id].keyspace)
+        cdc = "true" if any(update.table_id in self.cdc_ever for update in updates) else "false"
+        head = f'{{"seg":{found.descriptor.id},"pos":{frame.position},"size":{frame.body_length},"ks":{keyspace},"cdc":{cdc}'
+        return f'{head},"pk":"{updates[0].key.hex()}","updates":[{",".join(map(self._update, updates))}]}}'
+
+    def table_name(self, table: Table) -> str:
+        """An older incarnation of a table that was made again is told apart by its id."""
+        return f"{table.name}_OLD_{table.id.hex[:8]}" if table.replaced else table.name
+
+    def _update(self, update: PartitionUpdate) -> str:
+        table = self.schema.tables[update.table_id]
+        head = self._heads.get(table.id)
+        if head is None:
+            head = self._heads[table.id] = f'{{"table":{_text(self.table_name(table))},"id":"{table.id}"'
+        parts = [head]
+        if update.deletion is not None:
+            parts.append(f'"pdel":{_deletion(update.deletion)}')
+        if update.range_tombstones:
+            parts.append(f'"rts":[{",".join(map(_range, update.range_tombstones))}]')
+        if update.static_row is not None and not update.static_row.is_empty:
+            parts.append(f'"static":{{"static":true,{_row(update.static_row, table)}}}')
+        rows = ",".join([f'{{"ck":[{_values(row.clustering or ())}],{_row(row, table)}}}' for row in update.rows])
+        return f'{",".join(parts)},"rows":[{rows}]}}'
+
+
+def _hash_order(updates: Iterable[PartitionUpdate]) -> tuple[PartitionUpdate, ...]:
+    """The order in which the reader of 3.11 has the updates of a mutation: that of a HashMap by table id, made for that many entries.
+
+    3.11: Mutation.MutationSerializer.deserialize, HashMap.tableSizeFor and hash, UUID.hashCode. From 4.0 on the log's order is kept.
+    """
+    updates = tuple(updates)
+    capacity = 1 << (len(updates) - 1).bit_length()
+    while len(updates) > 0.75 * capacity:
+        capacity *= 2
+
+    def bucket(update: PartitionUpdate) -> int:
+        halves = (update.table_id.int >> 64) ^ (update.table_id.int & 0xFFFFFFFFFFFFFFFF)
+        code = (halves >> 32 ^ halves) & 0xFFFFFFFF
+        return (code ^ code >> 16) & (capacity - 1)
+
+    return tuple(sorted(updates, key=bucket))
+
+
+def _row(row: Row, table: Table) -> str:
+    parts = []
+    if row.liveness is not None:
+        parts.append(f'"live":{_liveness(row.liveness)}')
+    if row.deletion is not None:
+        parts.append(f'"del":{_deletion(row.deletion)}')
+    cells = _cells_and_deletions(row, table) if row.complex_deletions else [_cell(cell, table) for cell in row.cells]
+    parts.append(f'"cells":[{",".join(cells)}]')
+    return ",".join(parts)
+
+
+def _cells_and_deletions(row: Row, table: Table) -> list[str]:
+    """Simple columns, then complex ones in the order of the wire, each one's deletion before its cells."""
+    by_column: dict[str, list[str]] = {name: [_complex_deletion(name, deletion)] for name, deletion in row.complex_deletions.items()}
+    cells: list[str] = []
+    for cell in row.cells:
+        column = cells if cell.path is None else by_column.setdefault(cell.column, [])
+        column.append(_cell(cell, table))
+    for name in sorted(by_column, key=column_order):
+        cells += by_column[name]
+    return cells
+
+
+def _complex_deletion(column: str, deletion: DeletionTime) -> str:
+    return f'{{"col":{_text(column)},"complexDeletion":{_deletion(deletion)}}}'
+
+
+def _liveness(liveness: Liveness) -> str:
+    expiry = f',"ttl":{liveness.ttl},"ldt":{liveness.expires_at}' if liveness.ttl else ""
+    return f'{{"ts":{liveness.timestamp}{expiry}}}'
+
+
+def _cell(cell: Cell, table: Table) -> str:
+    out = f'{{"col":{_text(cell.column)},"ts":{cell.timestamp}'
+    if cell.path is not None:
+        out += f',"path":"{cell.path.hex()}"'
+    if cell.is_tombstone:
+        return f'{out},"tombstone":true,"ldt":{cell.local_deletion_time},"value":"{cell.value.hex()}"}}'
+    if cell.is_expiring:
+        out += f',"ttl":{cell.ttl},"ldt":{cell.local_deletion_time}'
+    column = table.columns.get(cell.column)
+    if column is not None and column.type == "counter":
+        out += ',"counter":true'
+    return f'{out},"value":"{cell.value.hex()}"}}'
+
+
+def _deletion(deletion: DeletionTime) -> str:
+    return f'{{"ts":{deletion.marked_for_delete_at},"ldt":{deletion.local_deletion_time}}}'
+
+
+def _range(tombstone: RangeTombstone) -> str:
+    times = f'"ts":{tombstone.deletion.marked_for_delete_at},"ldt":{tombstone.deletion.local_deletion_time}'
+    return f'{{{times},"start":{_bound(tombstone.start, _START_KINDS)},"end":{_bound(tombstone.end, _END_KINDS)}}}'
+
+
+def _bound(bound: Bound, kinds: dict[bool, str]) -> str:
+    return f'{{"kind":"{kinds[bound.inclusive]}","ck":[{_values(bound.values)}]}}'
+
+
+def _values(values: Iterable[bytes | None]) -> str:
+    return ",".join(["null" if value is None else f'"{value.hex()}"' for value in values])
+
+
+@lru_cache(maxsize=4096)
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,415 @@
+"""A whole segment: header, sections and frames, with every byte accounted for.
+
+Strategy: frames carry their own CRCs and so do markers, so damage in one place costs only what cannot be told apart
+from it. Where a length cannot be believed, reading goes on at the next marker that proves itself
+(`sections.is_marker`). Damage is data: it is listed with place, size and error and never raised; very many places are
+listed as one range (`few`). Only a header that is none, damaged or of another kind is raised. A packed segment is
+unpacked into the uncompressed one first (`writetime.cassandra.commitlog.unpack`), its image, and that is walked.
+
+`scan` hands the same question to the compiled twin (`writetime.kernels.segment_walk`) where that can be imported. This module does not
+look inside a body, except for `peek`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import cache, partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from uuid import UUID
+
+from writetime.cassandra.commitlog import codecs, frames, sections, unpack
+from writetime.cassandra.commitlog.descriptor import Descriptor, parse
+from writetime.cassandra.commitlog.encryption.decryptor import Decryptor
+from writetime.cassandra.commitlog.frames import FrameCheck, check_frame
+from writetime.cassandra.types.vint import read_unsigned
+from writetime.errors import (
+    CorruptDescriptor,
+    CorruptFrame,
+    CorruptSection,
+    MalformedMutation,
+    SegmentError,
+    TornTail,
+    UnsupportedSegment,
+)
+
+if TYPE_CHECKING:
+    from writetime.cassandra.commitlog.encryption.keystore import Keystore
+
+MOST_PROBLEMS: Final = 100
+"""Damaged places of a segment that are listed each by itself. A real disk makes a few; a file that somebody has made up
+can have one every 13 bytes, and each would be a row, an object and a note downstream."""
+Engine = Literal["auto", "python", "numba"]
+ProblemKind = Literal["torn_tail", "corrupt_section", "corrupt_frame", "too_large"]
+
+_COMPILED_TWIN: Final = "writetime.kernels.segment_walk"
+"""The compiled engine, imported by name: it knows this module, and this module must work where numba is not installed."""
+
+
+class Frame(NamedTuple):
+    """One good frame. `position` is where it ends, which is how Cassandra's own reader names it."""
+
+    position: int
+    start: int
+    body_offset: int
+    body_length: int
+
+
+class Reason(IntEnum):
+    """Why bytes are lost. The compiled twin gives these as numbers."""
+
+    BODY_CRC = 0
+    FRAME_SIZE = 1
+    FRAME_OVERRUN = 2
+    MARKER = 3
+    MARKER_NEXT = 4
+    CUT_SHORT = 5
+    UNMARKED_TAIL = 6
+    HALF_MARKER = 7
+    NOT_AS_PROMISED = 8
+    MANY = 9
+
+
+REASONS: dict[Reason, tuple[type[SegmentError], str]] = {
+    Reason.BODY_CRC: (CorruptFrame, "the frame's CRC is wrong; the next frame is read"),
+    Reason.FRAME_SIZE: (CorruptSection, "a frame's size or its CRC is wrong; nothing is readable up to the next sync marker"),
+    Reason.FRAME_OVERRUN: (CorruptSection, "a frame reaches past the end of its section"),
+    Reason.MARKER: (CorruptSection, "the sync marker's CRC is wrong"),
+    Reason.MARKER_NEXT: (CorruptSection, "the sync marker points to a wrong place"),
+    Reason.CUT_SHORT: (TornTail, "the last section ends early"),
+    Reason.UNMARKED_TAIL: (TornTail, "bytes follow that no sync marker covers"),
+    Reason.HALF_MARKER: (TornTail, "the last sync marker is half-written"),
+    Reason.MANY: (
+        CorruptSection,
+        f"more than {MOST_PROBLEMS} places are damaged; this is from the first to the last, and good frames between them are read",
+    ),
+    Reason.NOT_AS_PROMISED: (TornTail, "the segment ends before the position that is said to be synced"),
+}
+_KINDS: dict[type[SegmentError], ProblemKind] = {
+    CorruptFrame: "corrupt_frame",
+    CorruptSection: "corrupt_section",
+    TornTail: "torn_tail",
+    UnsupportedSegment: "too_large",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A range of `size` bytes at `position` that could not be read, and why. The size is 0 where bytes are missing, not wrong.
+
+    The position is one of the image, like a frame's; where the packed file itself is damaged (`in_file`), it is one of the file.
+    """
+
+    kind: ProblemKind
+    position: int
+    size: int
+    error: SegmentError
+    in_file: bool = False
+
+
+class Ending(StrEnum):
+    """What stands where reading ended. One of the last two has a problem that says more."""
+
+    UNUSED = "unused"
+    """There is no section: the node had prepared the segment and never wrote into it."""
+    END_OF_FILE = "end_of_file"
+    """The file ends where its last section does."""
+    ZEROS = "zeros"
+    """Zeros follow the last section: the file was preallocated and has room left."""
+    GROWING = "growing"
+    """The position given as synced: what follows may be half-written and was not looked at."""
+    TORN = "torn"
+    """The last section or marker is not whole: a node that lives or has crashed, or a file cut short."""
+    DAMAGED = "damaged"
+    """Bytes that are no section, and no marker behind them proves itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All good frames of a segment in log order, and all problems. `end` is where reading ended: the useful length in bytes.
+
+    `image` is the segment as an uncompressed file would be: header, markers and payloads at their logical positions, which Cassandra
+    calls positions too. Frames and `end` are positions in it. Of a plain segment it is the file itself, `file`.
+    """
+
+    descriptor: Descriptor
+    frames: Sequence[Frame]
+    problems: list[Problem]
+    end: int
+    ending: Ending
+    image: bytes
+    file: bytes
+
+    def body(self, frame: Frame) -> bytes:
+        """The mutation of a frame."""
+        return self.image[frame.body_offset : frame.body_offset + frame.body_length]
+
+    def lost(self, problem: Problem) -> bytes:
+        """The bytes of a problem's range."""
+        return (self.file if problem.in_file else self.image)[problem.position : problem.position + problem.size]
+
+
+class RawProblem(NamedTuple):
+    position: int
+    size: int
+    reason: Reason
+
+
+def few(problems: list[RawProblem]) -> list[RawProblem]:
+    """The same, or for more than `MOST_PROBLEMS` one range over them all. A torn tail, which comes last, stays what it is: whether
+    it is damage depends on how the segment ended."""
+    if len(problems) <= MOST_PROBLEMS:
+        return problems
+    kept = is_torn(problems[-1].reason)
+    rest, torn = problems[: len(problems) - kept], problems[len(problems) - kept :]
+    start, end = min(item.position for item in rest), max(item.position + item.size for item in rest)
+    return [RawProblem(start, end - start, Reason.MANY), *torn]
+
+
+def is_torn(reason: Reason) -> bool:
+    """Whether it is a torn tail."""
+    return REASONS[reason][0] is TornTail
+
+
+def scan(
+    buf: bytes,
+    *,
+    synced: int | None = None,
+    name: str = "",
+    engine: Engine = "auto",
+    keys: Keystore | None = None,
+    begin: sections.Place | None = None,
+) -> Scan:
+    """Read a segment's bytes. `name` is its file name, for errors; if it is a segment's, header and name must agree.
+
+    `synced` is for a segment that its node still writes: the position from `_cdc.idx`, past which bytes may be half-written and are
+    not looked at. Leave it out for a finished one. `keys` open an encrypted segment. `begin`, between two sections, leaves out all before
+    it: but for the header, `buf` may hold anything there, and the image of a packed segment holds zeros.
+    Raises for the header alone: NotASegment, CorruptDescriptor, UnsupportedSegment (version, compressor or cipher; retriable if all that
+    lacks is the right key).
+    """
+    descriptor, start = parse(buf, name=name)
+    _check_name(descriptor, name)
+    if descriptor.codec is None:
+        found, problems, end = _walk(buf, begin.position if begin else start, descriptor, synced, name, engine)
+        return Scan(descriptor, found, problems, end, _ending(problems, start, end, len(buf), synced), buf, buf)
+    image, lost, file_end = _unpack(buf, start, descriptor, synced, name, keys, begin)
+    found, in_image, end = _walk(image, begin.logical if begin else start, descriptor, synced, name, engine)
+    in_file = [_file_problem(item, name) for item in lost]
+    ending = _ending(in_file, start, file_end, len(buf), synced)
+    if in_image and in_image[-1].kind == "torn_tail":
+        ending = Ending.TORN
+    logical = [item.logical for item in lost] + [item.position for item in in_image]
+    problems = [item for _, item in sorted(zip(logical, in_file + in_image, strict=True), key=itemgetter(0))]
+    return Scan(descriptor, found, problems, end, ending, image, buf)
+
+
+def _walk(
+    image: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, engine: Engine
+) -> tuple[Sequence[Frame], list[Problem], int]:
+    length = len(image) if synced is None else max(start, min(len(image), synced))
+    found: Sequence[Frame]
+    if _use_kernel(engine):
+        found, raw, end = importlib.import_module(_COMPILED_TWIN).walk(image, start, length, descriptor.id).as_python()
+    else:
+        found, raw, end = walk(image, start, length, descriptor.id)
+    if length < len(image) and end < length < end + sections.MARKER_SIZE and _marks(image, end, descriptor):
+        # A synced position inside a marker, of an index that was read half-written: the marker is whole, merely not synced.
+        return found, [problem(item, name) for item in raw if item.position != end], end
+    # A whole frame across the synced position is merely not synced; anything else there is less than was promised.
+    if synced is not None and end < synced and not raw and check_frame(image, end, len(image))[0] is not FrameCheck.OK:
+        raw.append(RawProblem(end, max(0, length - end), Reason.NOT_AS_PROMISED))
+    return found, [problem(item, name) for item in raw], end
+
+
+def _marks(image: bytes, pos: int, descriptor: Descriptor) -> bool:
+    return sections.is_marker(image, len(image), sections.id_crc(descriptor.id), pos)
+
+
+def _unpack(
+    buf: bytes, start: int, descriptor: Descriptor, synced: int | None, name: str, keys: Keystore | None, begin: sections.Place | None
+) -> unpack.Unpacked:
+    if descriptor.encrypted:
+        decryptor = Decryptor(descriptor, keys, name)
+        packing = unpack.Packing(decryptor.unpack, decryptor.most_of, whole=False)
+        unpacked = unpack.unpack(buf, start, descriptor.id, packing, synced=synced, begin=begin)
+        decryptor.check_key()
+        return unpacked
+    codec = str(descriptor.codec)
+    unpacker = codecs.unpacker(codec)
+    if unpacker is None:
+        raise UnsupportedSegment(f"its compressor is not known: `{codec}`", operation="read a segment's header", obj=name)
+    packing = unpack.Packing(unpacker, partial(codecs.most_of, codec), whole=codec != "NoopCompressor")
+    return unpack.unpack(buf, start, descriptor.id, packing, synced=synced, begin=begin)
+
+
+def _ending(problems: list[Problem], start: int, end: int, length: int, synced: int | None) -> Ending:
+    if problems and problems[-1].kind == "torn_tail":
+        return Ending.TORN
+    if problems and problems[-1].position + problems[-1].size > end:
+        return Ending.DAMAGED
+    if synced is not None:
+        return Ending.GROWING
+    if end == start:
+        return Ending.UNUSED
+    return Ending.END_OF_FILE if end == length else Ending.ZEROS
+
+
+def _file_problem(lost: unpack.Lost, name: str) -> Problem:
+    error = type(lost.error)(
+        f"{lost.error.message} ({lost.size} bytes of the file)",
+        operation="unpack a segment",
+        obj=name,
+        position=lost.position,
+        retriable=lost.error.retriable,
+        hint=lost.error.hint,
+    )
+    return Problem(_KINDS[type(lost.error)], lost.position, lost.size, error, in_file=True)
+
+
+def problem(raw: RawProblem, name: str = "") -> Problem:
+    """The problem with its error, in words."""
+    kind, message = REASONS[raw.reason]
+    error = kind(f"{message} ({raw.size} bytes)", operation="read a segment", obj=name, position=raw.position)
+    return Problem(_KINDS[kind], raw.position, raw.size, error)
+
+
+def _use_kernel(engine: Engine) -> bool:
+    return engine == "numba" or (engine == "auto" and _kernel_importable())
+
+
+@cache
+def _kernel_importable() -> bool:
+    return all(importlib.util.find_spec(module) is not None for module in ("numba", _COMPILED_TWIN))
+
+
+def _check_name(descriptor: Descriptor, name: str) -> None:
+    match = re.search(r"CommitLog-(\d+)-(\d+)\.log$", name)
+    if match is not None and (int(match[1]), int(match[2])) != (descriptor.version, descriptor.id):
+        raise CorruptDescriptor(
+            f"the header says CommitLog-{descriptor.version}-{descriptor.id}.log",
+            operation="read a segment's header",
+            obj=name,
+            hint="The file was renamed or holds another segment's bytes",
+        )
+
+
+def walk(buf: bytes, start: int, length: int, segment_id: int) -> tuple[list[Frame], list[RawProblem], int]:
+    """Frames, problems and end of the sections from `start`, looking at the first `length` bytes only."""
+    return _Walker(buf, length, segment_id).run(start)
+
+
+class _Walker:
+    """The walk over one segment: frames and problems gather here, methods return positions.
+
+    A section that ends beyond `length` but within the file is one that is not synced yet, not a torn one.
+    """
+
+    def __init__(self, buf: bytes, length: int, segment_id: int) -> None:
+        self.buf = buf
+        self.length = length
+        self.seed = sections.id_crc(segment_id)
+        self.data_end = len(buf[:length].rstrip(b"\0"))
+        self.frames: list[Frame] = []
+        self.problems: list[RawProblem] = []
+
+    def run(self, pos: int) -> tuple[list[Frame], list[RawProblem], int]:
+        done = False
+        while not done and pos <= self.length - sections.MARKER_SIZE:
+            next_pos, crc = sections.parse_marker(self.buf, pos)
+            if crc == sections.marker_crc(self.seed, pos):
+                pos, done = self._section(pos, next_pos)
+                continue
+            found = self._find_marker(pos + 1)
+            if found < 0:
+                self._tail(pos, next_pos, crc)
+                done = True
+            else:
+                payload = min(found, pos + sections.MARKER_SIZE)
+                self._lose(pos, payload, Reason.MARKER)
+                pos, done = self._section(pos, found) if found > payload else (found, False)
+        if not done and pos < self.data_end:
+            self._lose(pos, self.data_end, Reason.HALF_MARKER)
+        return self.frames, few(self.problems), pos
+
+    def _section(self, pos: int, next_pos: int) -> tuple[int, bool]:
+        """Read the section whose marker is at `pos`; where to go on, and whether the walk is over."""
+        inside = pos + sections.MARKER_SIZE <= next_pos <= self.length
+        end = next_pos if inside else self.length
+        stop, check = self._frames(pos + sections.MARKER_SIZE, end)
+        if inside and check is FrameCheck.END:
+            return end, False
+        if self.length < next_pos <= len(self.buf):
+            return stop, True
+        trusted = inside and sections.is_marker(self.buf, self.length, self.seed, end)
+        again = end if trusted else self._find_marker(stop)
+        if again < 0 and check is FrameCheck.OVERRUN and check_frame(self.buf, stop, self.length)[0] is FrameCheck.OK:
+            # A frame that is whole reaches past the end of the last section: it is the pointer that is wrong.
+            inside = False
+            stop, _ = self._frames(stop, self.length)
+        if again < 0 and not inside:
+            return self._no_more_sections(pos, next_pos, stop)
+        if again < 0:
+            again = end
+        elif again != end:
+            self._lose(pos, pos + sections.MARKER_SIZE, Reason.MARKER_NEXT)
+            stop, check = self._frames(stop, again)
+        if check is not FrameCheck.END:
+            self._lose(stop, again, Reason.FRAME_OVERRUN if check is FrameCheck.OVERRUN else Reason.FRAME_SIZE)
+        return again, False
+
+    def _frames(self, pos: int, end: int) -> tuple[int, FrameCheck]:
+        """Take frames from `pos` up to `end`; where and why that stopped (END, BAD_SIZE or OVERRUN)."""
+        while True:
+            check, size = check_frame(self.buf, pos, end)
+            following = pos + size + frames.OVERHEAD
+            if check is FrameCheck.OK:
+                self.frames.append(Frame(following, pos, pos + frames.BODY_OFFSET, size))
+            elif check is FrameCheck.BAD_BODY:
+                self._lose(pos, following, Reason.BODY_CRC)
+            else:
+                return pos, check
+            pos = following
+
+    def _no_more_sections(self, pos: int, next_pos: int, stop: int) -> tuple[int, bool]:
+        """The marker at `pos` points out of the file and none follows: a file cut short, or a damaged pointer."""
+        last = max(self.data_end, stop)
+        if next_pos > self.length:
+            self._lose(stop, last, Reason.CUT_SHORT)
+        else:
+            self._lose(pos, pos + sections.MARKER_SIZE, Reason.MARKER_NEXT)
+            if last > stop:
+                self._lose(stop, last, Reason.FRAME_SIZE)
+        return stop, True
+
+    def _tail(self, pos: int, next_pos: int, crc: int) -> None:
+        """No marker at `pos` nor anywhere behind it. All zeros is how a segment ends."""
+        if self.data_end <= pos:
+            return
+        reason = Reason.MARKER
+        if crc == 0:
+            reason = Reason.HALF_MARKER if next_pos else Reason.UNMARKED_TAIL
+        self._lose(pos, self.data_end, reason)
+
+    def _find_marker(self, start: int) -> int:
+        return sections.find_marker(self.buf, start, self.data_end, self.length, self.seed)
+
+    def _lose(self, start: int, end: int, reason: Reason) -> None:
+        self.problems.append(RawProblem(start, end - start, reason))
+
+
+def peek(body: bytes) -> tuple[int, UUID, bytes]:
+    """(number of partition updates, table id of the first, partition key) of a mutation, without decoding it.
+
+    The key is that of all its updates, the table is not. Raises MalformedMutation.
+    """
+    count, pos = read_unsigned(body, 0)
+    length, key = read_unsigned(body, pos + 16)
+    if key + length > len(body):
+        raise MalformedMutation("the partition key reaches past the end of the mutation", operation="peek into a mutation", position=key)
+    return count, UUID(bytes=bytes(body[pos : pos + 16])), bytes(body[key : key + length])

@@ -1,0 +1,784 @@
+"""The fold of one partition as a stream: rows one by one in clustering order, none held longer than it takes.
+
+Strategy: a batch's updates come taken apart into *items*, one for each row that an update touches and one for the partition's *head* (its
+deletion, range tombstones, static row). The head is folded first and becomes timelines: which deletions come when, what the live static
+cells are when. Given these, rows do not depend on each other. Each is folded through its own moments: its items, the deletions that cover
+it, what changes on its statics, and the seconds at which something of it expires. So the order of events is promised per row only.
+
+The clock of a fold runs from `since`, the `now` of the batch before, to `now`, and stops at the writetime of each update (moved into that
+interval): a row that was to live for two seconds shows for two seconds, however late a batch reads of it. A moment is (second, 0, ...)
+for what expires then and (second, 1, writetime, content) for an update, before which all is gone that has expired by its second. At
+(since, -1, ...) columns go, or come back, that have been dropped or added again since the batch before.
+
+With `deletes="one"` a deletion of many rows comes ahead of all events and takes whatever showed under it when the batch began. Events of
+these rows begin with nothing, so that each `before` is what a consumer of the events has by then. The disappearance itself is marked as
+`taken`; a row that shows on, or what is left of it, has an event that creates it again.
+
+Of the state only what a batch touches is read: rows with items, rows under deletions that are new, rows that fall due; all rows only if
+static content changes. Whether static content stands alone then needs to know if any other row shows: the head remembers how many do.
+
+Rows are flat (`writetime.cassandra.merge.row_codec`), and their keys are bytes in clustering order
+(`writetime.cassandra.types.byte_comparable`). Knows no store, no types."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import groupby
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar
+
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.partition import MICROSECONDS, Reason
+from writetime.cassandra.merge.range_tombstones import PartitionDeletions
+from writetime.cassandra.merge.reconcile import POLICY, Policy, merge_static_rows
+from writetime.cassandra.merge.row_codec import NOTHING, STATIC, Engine
+from writetime.cassandra.model import Bound, DeletionTime, PartitionUpdate, RangeTombstone, Row
+
+Versions = Literal["each", "last"]
+Deletes = Literal["rows", "one"]
+T = TypeVar("T")
+
+FIRST_ROW: Final = b"\x01"
+PAST_ROWS: Final = b"\x02"
+"""Row keys lie in between; that of a head is empty."""
+
+
+class Item(NamedTuple):
+    """One update's part in a row (a flat row) or in the head (a `PartitionUpdate`, whose rows are not looked at).
+
+    `ts` is the greatest timestamp of the whole update (µs); `content` orders updates of equal timestamp, and is the same in all parts of
+    one. `update` names the update in `Applied`, `source` is handed through to events."""
+
+    ts: int
+    content: bytes
+    update: Hashable
+    source: Any
+    part: Any
+
+
+class Head(NamedTuple):
+    """What is remembered of a partition besides its rows. `shown`: how many clustered rows show, None if nobody has counted."""
+
+    update: PartitionUpdate | None = None
+    shown: int | None = None
+
+
+class Keys(Protocol):
+    """Ends of range tombstones as keys: a row lies in the range if start <= key < end."""
+
+    def start(self, bound: Bound) -> bytes: ...
+
+    def end(self, bound: Bound) -> bytes: ...
+
+
+class Rows(Protocol):
+    """The state's rows of the partition, as flat rows."""
+
+    def get(self, key: bytes) -> bytes:
+        """`b""` if there is none."""
+        ...
+
+    def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Those in start <= key < end, ascending."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What folding needs to know of a table, and how a batch folds. `since` None: there was no batch before.
+
+    `dropped_before`: what was dropped for that batch, if it is not what is dropped by now. Then all rows of the partition are read, and
+    those that show differently for it, which nobody may have touched, have events of reason "alter" ahead of all others.
+
+    `deletes`: whether a deletion of many rows is told by each of them, or as `Deleted`."""
+
+    order: ClusteringOrder
+    keys: Keys
+    now: int
+    since: int | None = None
+    versions: Versions = "each"
+    engine: Engine = "auto"
+    dropped_before: Mapping[str, int] | None = None
+    policy: Policy = POLICY
+    deletes: Deletes = "rows"
+
+
+class Shown(NamedTuple):
+    """What SELECT shows of a row: its live cells, and those of its partition's static row, as `row_codec.live`. `row` is `b""` where
+    nothing shows, and `STATIC` for static content that stands alone."""
+
+    row: bytes = NOTHING
+    static: bytes = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A row shows differently; never both nothing, never equal. `key` is empty for static content that stands alone.
+
+    `ts_micro` is the greatest timestamp of the update, or the second of expiry; `source` None: it was nobody's write. `reason` is None
+    where the row's own cells or liveness were written. `taken`: it is part of a `Deleted`, and nobody is to be told."""
+
+    key: bytes
+    before: Shown
+    after: Shown
+    source: Any
+    ts_micro: int
+    reason: Reason | None
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A deletion of many rows that is news; ahead of all events of its partition. `tombstone` None: of the whole partition."""
+
+    tombstone: RangeTombstone | None
+    source: Any
+    ts_micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """State of a row to be stored, `b""` if nothing is left to remember; `expires_at` (s): when something of it expires next; `ties`: how
+    many of its cells have become `Cell.tied`."""
+
+    key: bytes
+    row: bytes
+    expires_at: int | None
+    ties: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRecord:
+    """As `RowRecord`."""
+
+    head: Head
+    expires_at: int | None
+    ties: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An item of this update has changed the state. At most once per item; an update without one was superseded."""
+
+    update: Hashable
+
+
+Output = Event | Deleted | RowRecord | HeadRecord | Applied
+
+Moment = tuple[int, int, int, bytes]
+_FIRST: Final[Moment] = (-(2**63), -1, 0, b"")
+_LAST: Final[Moment] = (2**63, 0, 0, b"")
+_UNWRITTEN: Final[Mapping[int, Reason]] = {-1: "alter", 0: "expiry"}
+"""Why a row shows differently at moments at which nobody writes."""
+
+
+class _Step(NamedTuple):
+    """Something that happens at a moment, and where it comes from."""
+
+    moment: Moment
+    source: Any
+    what: Any
+
+
+class _Deletion(NamedTuple):
+    time: DeletionTime
+    tombstone: RangeTombstone | None
+
+    @property
+    def reason(self) -> Reason:
+        return "partition_delete" if self.tombstone is None else "range_delete"
+
+
+class _Span(NamedTuple):
+    start: bytes
+    end: bytes
+    step: _Step
+
+
+def fold(
+    settings: Settings,
+    head: Head,
+    head_items: Iterable[Item],
+    row_groups: Iterable[tuple[bytes, Iterable[Item]]],
+    rows: Rows,
+    due: Iterable[bytes] = (),
+) -> Iterator[Output]:
+    """Fold a partition's items into its state. Items come by (ts, content), groups by row key, ascending; the items of a group are read
+    before the next group is asked for. `due` are keys of rows of which something expires in (since, now], ascending.
+
+    MalformedMutation if counters that have to be merged are none; what has come out by then is to be thrown away."""
+    return _Partition(settings, head, rows).run(head_items, row_groups, due)
+
+
+def new_ties(old: bytes, new: bytes, *, engine: Engine = "auto") -> int:
+    """How many more cells of a row have won a tie that a ring of 3.11 may have decided otherwise."""
+    found = row_codec.ties(new, engine=engine)
+    return max(0, found - row_codec.ties(old, engine=engine)) if found else 0
+
+
+class _Partition:
+    """One partition while it is folded. `base` and `news` are deletions of before and of this batch, `statics` what is live when."""
+
+    def __init__(self, settings: Settings, head: Head, rows: Rows) -> None:
+        self.settings, self.head, self.rows = settings, head, rows
+        self.order, self.engine = settings.order, settings.engine
+        self.start: Moment = _FIRST if settings.since is None else (settings.since, *_FIRST[1:])
+        self.altered = self._alteration()
+        self.base: list[_Span] = []
+        self.news: list[_Span] = []
+        self.statics: list[_Step] = []
+        self.coverage: _Coverage | None = None
+        self.sweep = self._taking = _Sweep(())
+        self._partition_deletions: set[Moment] = set()
+        self._showed = self._shows = 0
+
+    def run(self, head_items: Iterable[Item], row_groups: Iterable[tuple[bytes, Iterable[Item]]], due: Iterable[bytes]) -> Iterator[Output]:
+        update = yield from self._fold_head(head_items)
+        self.sweep = _Sweep((*self.base, *self.news))
+        if self.settings.deletes == "one":
+            self._taking = _Sweep(self.news)
+        if any(step.what for step in self.statics):
+            self.coverage = _Coverage()
+        everything = self.altered is not None or self._reads_everything()
+        scanned = [(FIRST_ROW, PAST_ROWS)] if everything else _united((span.start, span.end) for span in self.news)
+        for key, row, items in _visits(row_groups, due, self.rows, scanned):
+            yield from self._fold_row(key, row, items)
+        shown = self._count(everything)
+        if self.coverage is not None:
+            partition = _Sweep(span for span in self.news if span.step.what.tombstone is None and self.settings.deletes == "one")
+            yield from self._taken(b"", self._alone_at_start(self.coverage), partition, self.net(self._statics_alone(self.coverage)))
+        yield from self._head_record(update, shown)
+
+    # --- the clock -------------------------------------------------------------------------------------------------------------------
+
+    def moment(self, item: Item) -> Moment:
+        second = min(item.ts // MICROSECONDS, self.settings.now)
+        return (second if self.settings.since is None else max(second, self.settings.since)), 1, item.ts, item.content
+
+    def expiry(self, row: bytes, moment: Moment) -> Moment | None:
+        """When something of the row expires next, up to now."""
+        second = row_codec.next_expiry(row, moment[0], engine=self.engine)
+        return None if second is None or second > self.settings.now else (second, 0, second * MICROSECONDS, b"")
+
+    def live(self, row: bytes, moment: Moment) -> bytes:
+        altered = self.altered is None or moment >= self.altered
+        dropped = self.order.dropped if altered else self.settings.dropped_before
+        return row_codec.live(row, moment[0], dropped or {}, engine=self.engine)
+
+    def _alteration(self) -> Moment | None:
+        """The moment at which other columns count as dropped than for the batch before."""
+        before, since = self.settings.dropped_before, self.settings.since
+        if before is None or since is None or before == self.order.dropped:
+            return None
+        altered = {name for name, _ in before.items() ^ self.order.dropped.items()}
+        times = (gone.dropped_at for name, gone in self.order.table.dropped_columns.items() if name in altered)
+        # After the start, whatever time the ring gave the drop.
+        return since, -1, max([1, *times]), b""
+
+    # --- the head --------------------------------------------------------------------------------------------------------------------
+
+    def _fold_head(self, items: Iterable[Item]) -> Generator[Output, None, PartitionUpdate | None]:
+        """Fold the head's items; returns what the head's update becomes."""
+        old = self.head.update
+        deletions = PartitionDeletions(self.order)
+        if old is not None:
+            self.base = self._delete(deletions, old, _Step(self.start, None, None))
+        statics = _Statics(self, None if old is None else old.static_row)
+        for item in items:
+            moment, update = self.moment(item), item.part
+            old = old or update
+            news = self._delete(deletions, update, _Step(moment, item.source, None))
+            yield from (Deleted(span.step.what.tombstone, item.source, item.ts) for span in news)
+            self.news += news
+            if update.deletion is not None and update.static_row is None:
+                self._partition_deletions.add(moment)
+            active, counter = deletions.partition, self.order.counter
+            merged = merge_static_rows(statics.row, update.static_row, active=active, counter=counter, policy=self.settings.policy)
+            if news or merged != statics.row:
+                yield Applied(item.update)
+            statics.put(_Step(moment, item.source, None), merged)
+        self.statics = statics.finished()
+        return _head(old, deletions, statics.row)
+
+    def _delete(self, deletions: PartitionDeletions, update: PartitionUpdate, step: _Step) -> list[_Span]:
+        """Add the update's deletions; those that are news."""
+        news: list[_Span] = []
+        if update.deletion is not None and deletions.delete_partition(update.deletion):
+            news.append(_Span(FIRST_ROW, PAST_ROWS, step._replace(what=_Deletion(update.deletion, None))))
+        for tombstone in update.range_tombstones:
+            if deletions.delete_range(tombstone):
+                start, end = self.settings.keys.start(tombstone.start), self.settings.keys.end(tombstone.end)
+                news.append(_Span(start, end, step._replace(what=_Deletion(tombstone.deletion, tombstone))))
+        return news
+
+    def _head_record(self, update: PartitionUpdate | None, shown: int | None) -> Iterator[Output]:
+        static = _flat(update)
+        new = Head(update, shown if static else None)
+        if new != self.head or self._falls_due(_flat(self.head.update)):
+            ties = self._ties(_flat(self.head.update), static)
+            yield HeadRecord(new, row_codec.next_expiry(static, self.settings.now, engine=self.engine), ties)
+
+    def _ties(self, old: bytes, new: bytes) -> int:
+        return new_ties(old, new, engine=self.engine) if self.settings.policy == "3.11" else 0
+
+    def _falls_due(self, row: bytes) -> bool:
+        return self.settings.since is not None and self.expiry(row, self.start) is not None
+
+    # --- rows ------------------------------------------------------------------------------------------------------------------------
+
+    def _fold_row(self, key: bytes, old: bytes, items: Iterable[Item]) -> Iterator[Output]:
+        """One row through all its moments."""
+        folding = _RowFolding(self, key, old)
+        self._showed += folding.shows
+        yield from self._taken(key, folding.shown, self._taking, self.net(folding.run(items)))
+        self._shows += folding.shows
+        if folding.row != old or self._falls_due(old):
+            expires_at = row_codec.next_expiry(folding.row, self.settings.now, engine=self.engine)
+            yield RowRecord(key, folding.row, expires_at, self._ties(old, folding.row))
+
+    def _taken(self, key: bytes, shown: Shown, taking: _Sweep, outputs: Iterable[Output]) -> Iterator[Output]:
+        """The outputs of one row, of which `shown` is what showed at first, if a deletion that comes ahead of all events takes that."""
+        by = taking.at(key or FIRST_ROW).until(_LAST) if shown.row and taking.steps else None
+        if by is None:
+            yield from outputs
+            return
+        waiting = True
+        gone = Event(key, shown, Shown(), by.source, by.moment[2], by.what.reason, taken=True)
+        for output in outputs:
+            if waiting and isinstance(output, Event):
+                waiting = False
+                if not output.after.row:
+                    yield replace(output, taken=True)
+                    continue
+                yield gone
+                output = replace(output, before=Shown())
+            yield output
+        if waiting:
+            yield gone
+            yield Event(key, Shown(), shown, by.source, by.moment[2], by.what.reason)
+
+    def net(self, outputs: Iterable[Output]) -> Iterator[Output]:
+        """The outputs of one row; of its events, if only the last version is wanted, one from where it was to where it ends."""
+        if self.settings.versions == "each":
+            yield from outputs
+            return
+        first: Event | None = None
+        last: Event | None = None
+        for output in outputs:
+            if isinstance(output, Event):
+                first, last = first or output, output
+            else:
+                yield output
+        if first is not None and last is not None and first.before != last.after:
+            yield replace(last, before=first.before)
+
+    # --- static content --------------------------------------------------------------------------------------------------------------
+
+    def _reads_everything(self) -> bool:
+        """Whether static content changes, which stands on all rows, or stands there and nobody knows how many rows do."""
+        return self.coverage is not None and (len(self.statics) > 1 or self.head.shown is None)
+
+    def _count(self, everything: bool) -> int | None:
+        """How many rows show at the end. Tells `coverage` of those that were not looked at: they show all the time."""
+        if everything:
+            return self._shows
+        if self.head.shown is None:
+            return None
+        untouched = self.head.shown - self._showed
+        if untouched > 0 and self.coverage is not None:
+            self.coverage.add(_Step(_FIRST, None, None), None)
+        return untouched + self._shows
+
+    def _statics_alone(self, coverage: _Coverage) -> Iterator[Output]:
+        """Events of the row without clustering, which shows while static content is there and no other row shows."""
+        cells, covered = NOTHING, False
+        before = Shown()
+        for moment, steps in groupby(merge(self.statics, coverage.steps(), key=_moment), key=_moment):
+            source: Any = None
+            for step in steps:
+                source = source if step.source is None else step.source
+                if isinstance(step.what, bool):
+                    covered = step.what
+                else:
+                    cells = step.what
+            after = Shown(STATIC, cells) if cells and not covered else Shown()
+            if moment > self.start and before != after:
+                yield Event(b"", before, after, source, moment[2], self._alone_reason(moment))
+            before = after
+
+    def _alone_at_start(self, coverage: _Coverage) -> Shown:
+        cells, covered = NOTHING, False
+        for step in merge(self.statics, coverage.steps(), key=_moment):
+            if step.moment > self.start:
+                break
+            if isinstance(step.what, bool):
+                covered = step.what
+            else:
+                cells = step.what
+        return Shown(STATIC, cells) if cells and not covered else Shown()
+
+    def _alone_reason(self, moment: Moment) -> Reason:
+        if (reason := _UNWRITTEN.get(moment[1])) is not None:
+            return reason
+        return "partition_delete" if moment in self._partition_deletions else "static"
+
+
+class _Statics:
+    """The static row through a batch, and what its live cells are from which moment on."""
+
+    def __init__(self, partition: _Partition, row: Row | None) -> None:
+        self.row = row
+        self._partition = partition
+        self._flat = NOTHING if row is None else row_codec.encode(row)
+        self._clock = partition.start
+        self._steps = [_Step(partition.start, None, partition.live(self._flat, partition.start))]
+        if partition.altered is not None:
+            self._note(_Step(partition.altered, None, None))
+
+    def put(self, step: _Step, row: Row | None) -> None:
+        self._expire(step.moment)
+        if row != self.row:
+            self.row, self._flat = row, NOTHING if row is None else row_codec.encode(row)
+        self._note(step)
+
+    def finished(self) -> list[_Step]:
+        self._expire(_LAST)
+        return self._steps
+
+    def _expire(self, until: Moment) -> None:
+        while (moment := self._partition.expiry(self._flat, self._clock)) is not None and moment < until:
+            self._note(_Step(moment, None, None))
+
+    def _note(self, step: _Step) -> None:
+        self._clock = step.moment
+        cells = self._partition.live(self._flat, step.moment)
+        if cells != self._steps[-1].what:
+            self._steps.append(step._replace(what=cells))
+
+
+class _How(TypedDict):
+    """Options of `row_codec.merge` that are the same for all rows."""
+
+    counter: bool
+    policy: Policy
+    engine: Engine
+
+
+class _RowFolding:
+    """One row while it is folded: `row` is its state so far."""
+
+    def __init__(self, partition: _Partition, key: bytes, row: bytes) -> None:
+        self.partition, self.key, self.row = partition, key, row
+        self._how: _How = {"counter": partition.order.counter, "policy": partition.settings.policy, "engine": partition.engine}
+        self._clock = partition.start
+        self._deletions = partition.sweep.at(key)
+        self._statics = _Walk(partition.statics)
+        self._active: DeletionTime | None = None
+        self._cells = NOTHING
+        self._settle(partition.start)
+        self._own = partition.live(self.row, partition.start)
+        self._since = _Step(_FIRST, None, None)
+
+    @property
+    def shows(self) -> bool:
+        return bool(self._own)
+
+    def run(self, items: Iterable[Item]) -> Iterator[Output]:
+        for moment, group in groupby(items, key=self.partition.moment):
+            yield from self._pass_time(moment)
+            yield from self._step(moment, group)
+        yield from self._pass_time(_LAST)
+        self._covered_until(None)
+
+    def _pass_time(self, until: Moment) -> Iterator[Output]:
+        """The moments before `until` at which no item comes. A row of which there is nothing has none."""
+        while self.row:
+            altered = self.partition.altered
+            if altered is not None and altered <= self._clock:
+                altered = None
+            ahead = (self._deletions.next, self._statics.next, self.partition.expiry(self.row, self._clock), altered)
+            moment = min((each for each in ahead if each is not None), default=until)
+            if moment >= until:
+                return
+            yield from self._step(moment, ())
+
+    def _step(self, moment: Moment, items: Iterable[Item]) -> Iterator[Output]:
+        """All that happens at one moment."""
+        before = self.shown
+        source, deleted = self._settle(moment)
+        written, by = NOTHING, None
+        for item in items:
+            written = item.part
+            if self._merge(item.part):
+                by = item.source if by is None else by
+                yield Applied(item.update)
+        source = source if by is None else by
+        self._show(_Step(moment, source, None))
+        after = self.shown
+        if before != after:
+            reason = _UNWRITTEN.get(moment[1]) or _reason(written, after, deleted)
+            yield Event(self.key, before, after, source, moment[2], reason)
+
+    def _settle(self, moment: Moment) -> tuple[Any, Reason | None]:
+        """Bring in what the head has brought up to the moment; who wrote what is new at the moment itself, and what that deleted."""
+        self._clock = moment
+        source: Any = None
+        deleted: Reason | None = None
+        covering = self._deletions.until(moment)
+        if covering is not None:
+            self._active = covering.what.time
+            if covering.moment == moment:
+                source, deleted = covering.source, covering.what.reason
+        if covering is not None and self.row:
+            self.row = row_codec.settle(self.row, active=self._active, **self._how)
+        for step in self._statics.until(moment):
+            self._cells = step.what
+            source = step.source if step.moment == moment else source
+        return source, deleted
+
+    def _merge(self, part: bytes) -> bool:
+        merged = row_codec.merge(self.row, part, active=self._active, **self._how)
+        changed = merged != self.row
+        self.row = merged
+        return changed
+
+    @property
+    def shown(self) -> Shown:
+        """What shows by now."""
+        return Shown(self._own, self._cells) if self._own else Shown()
+
+    def _show(self, step: _Step) -> None:
+        own = self.partition.live(self.row, step.moment)
+        if own and not self._own:
+            self._since = step
+        elif self._own and not own:
+            self._covered_until(step)
+        self._own = own
+
+    def _covered_until(self, step: _Step | None) -> None:
+        if self._own and self.partition.coverage is not None:
+            self.partition.coverage.add(self._since, step)
+
+
+def _reason(written: bytes, after: Shown, deleted: Reason | None) -> Reason | None:
+    """Why an update makes a row show differently: the part of it that speaks of the row most directly."""
+    row = row_codec.decode(written) if written else Row(None)
+    writes = row.liveness is not None or bool(row.cells or row.complex_deletions)
+    if writes and after.row:
+        return None
+    if row.deletion is not None:
+        return "row_delete"
+    return deleted or (None if writes else "static")
+
+
+class _Walk:
+    """A list of steps that is walked once."""
+
+    def __init__(self, steps: Sequence[_Step]) -> None:
+        self._steps, self._at = steps, 0
+
+    @property
+    def next(self) -> Moment | None:
+        return self._steps[self._at].moment if self._at < len(self._steps) else None
+
+    def until(self, moment: Moment) -> Sequence[_Step]:
+        """The steps up to a moment, that one included, which have not been given yet."""
+        first = self._at
+        if first == len(self._steps):
+            return ()
+        self._at = bisect_right(self._steps, moment, lo=first, key=_moment)
+        return self._steps[first : self._at]
+
+
+class _Sweep:
+    """Which deletions cover a row, by moment, for rows that are asked for in ascending order.
+
+    Spans stand in slots, ordered by moment; a slot holds the rank of its deletion's strength while the span covers the row, else 0. A
+    tree of maxima over the slots answers each question in O(log n), so that n nested ranges over n rows cost O(n log n), not n².
+    """
+
+    def __init__(self, spans: Iterable[_Span]) -> None:
+        holding = (span for span in spans if span.start < span.end)
+        ordered = sorted(holding, key=lambda span: (span.step.moment, _strength(span)))
+        ranks = {strength: rank for rank, strength in enumerate(sorted(set(map(_strength, ordered))), 1)}
+        self.steps = [span.step for span in ordered]
+        self._ranks = [ranks[_strength(span)] for span in ordered]
+        self._leaves = 1 << max(0, len(ordered) - 1).bit_length()
+        self._tree = [0] * (2 * self._leaves)
+        slots = range(len(ordered))
+        self._coming = sorted(((ordered[slot].start, slot) for slot in slots), reverse=True)
+        self._going = sorted(((ordered[slot].end, slot) for slot in slots), reverse=True)
+
+    def at(self, key: bytes) -> _Covering:
+        """The deletions that cover the row of this key. What an earlier call returned is void."""
+        while self._coming and self._coming[-1][0] <= key:
+            slot = self._coming.pop()[1]
+            self._put(slot, self._ranks[slot])
+        while self._going and self._going[-1][0] <= key:
+            self._put(self._going.pop()[1], 0)
+        return _Covering(self)
+
+    def strongest(self, low: int, high: int) -> int:
+        """The greatest rank in the slots low <= slot < high; 0 if none of them covers the row."""
+        found, low, high = 0, low + self._leaves, high + self._leaves
+        while low < high:
+            if low & 1:
+                found = max(found, self._tree[low])
+                low += 1
+            if high & 1:
+                high -= 1
+                found = max(found, self._tree[high])
+            low, high = low >> 1, high >> 1
+        return found
+
+    def first_above(self, rank: int, low: int) -> int | None:
+        """The first slot from `low` on whose rank is greater."""
+        if self._tree[1] <= rank or low >= len(self.steps):
+            return None
+        node = low + self._leaves
+        while self._tree[node] <= rank:
+            # On to the next subtree to the right, of which there is none past the last one.
+            while node & 1:
+                node >>= 1
+            if not node:
+                return None
+            node += 1
+        while node < self._leaves:
+            node *= 2
+            node += self._tree[node] <= rank
+        return node - self._leaves
+
+    def _put(self, slot: int, rank: int) -> None:
+        node = slot + self._leaves
+        self._tree[node] = rank
+        while node > 1:
+            node >>= 1
+            strongest = max(self._tree[2 * node], self._tree[2 * node + 1])
+            if self._tree[node] == strongest:
+                return
+            self._tree[node] = strongest
+
+
+class _Covering:
+    """The deletions that cover one row, walked once by moment: of them only those that are stronger than all before."""
+
+    def __init__(self, sweep: _Sweep) -> None:
+        self._sweep = sweep
+        self._slot = self._rank = 0
+
+    @property
+    def next(self) -> Moment | None:
+        slot = self._sweep.first_above(self._rank, self._slot)
+        return None if slot is None else self._sweep.steps[slot].moment
+
+    def until(self, moment: Moment) -> _Step | None:
+        """The strongest up to a moment, that one included, if it is stronger than what was returned before."""
+        first, steps = self._slot, self._sweep.steps
+        if first == len(steps):
+            return None
+        self._slot = bisect_right(steps, moment, lo=first, key=_moment)
+        rank = self._sweep.strongest(first, self._slot)
+        if rank <= self._rank:
+            return None
+        slot = self._sweep.first_above(rank - 1, first)
+        self._rank = rank
+        return None if slot is None else steps[slot]
+
+
+def _strength(span: _Span) -> tuple[int, int]:
+    deletion = span.step.what.time
+    return deletion.marked_for_delete_at, deletion.local_deletion_time
+
+
+class _Coverage:
+    """When at least one clustered row shows: a union of intervals of moments, which of most partitions is one."""
+
+    def __init__(self) -> None:
+        self._starts: list[_Step] = []
+        self._ends: list[_Step | None] = []
+
+    def add(self, start: _Step, end: _Step | None) -> None:
+        """From `start` on, up to but not at `end`; None: to the last."""
+        low = bisect_left(self._ends, start.moment, key=_end)
+        high = bisect_right(self._starts, _end(end), key=_moment)
+        if low < high:
+            start = min(start, self._starts[low], key=_moment)
+            end = max(end, self._ends[high - 1], key=_end)
+        self._starts[low:high] = [start]
+        self._ends[low:high] = [end]
+
+    def steps(self) -> Iterator[_Step]:
+        """When it begins (True) and ceases (False) to be so."""
+        for start, end in zip(self._starts, self._ends, strict=True):
+            yield start._replace(what=True)
+            if end is not None:
+                yield end._replace(what=False)
+
+
+def _end(step: _Step | None) -> Moment:
+    return _LAST if step is None else step.moment
+
+
+def _moment(step: _Step) -> Moment:
+    return step.moment
+
+
+class _Ahead(Generic[T]):
+    """An iterator of (key, ...) tuples, of which the first that has not been taken can be looked at."""
+
+    def __init__(self, entries: Iterable[tuple[bytes, T]]) -> None:
+        self._entries = iter(entries)
+        self.next = next(self._entries, None)
+
+    def take(self, key: bytes, default: T) -> T:
+        """What goes with the key, if it is the next one. Does not go on yet."""
+        return self.next[1] if self.next is not None and self.next[0] == key else default
+
+    def go_on(self, key: bytes) -> None:
+        if self.next is not None and self.next[0] == key:
+            self.next = next(self._entries, None)
+
+
+def _visits(
+    groups: Iterable[tuple[bytes, Iterable[Item]]], due: Iterable[bytes], rows: Rows, scanned: Sequence[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes, Iterable[Item]]]:
+    """The rows to look at with their state and items, ascending: those of the groups, those due, and those of the state in the ranges
+    `scanned`, which are disjoint and ascending."""
+    given, asked = _Ahead(groups), _Ahead((key, True) for key in due)
+    found = _Ahead((key, row) for start, end in scanned for key, row in rows.scan(start, end))
+    ranges = iter(scanned)
+    reach = next(ranges, None)
+    while keys := [ahead.next[0] for ahead in (given, asked, found) if ahead.next is not None]:
+        key = min(keys)
+        while reach is not None and reach[1] <= key:
+            reach = next(ranges, None)
+        within = reach is not None and reach[0] <= key
+        yield key, found.take(key, NOTHING) if within else rows.get(key), given.take(key, ())
+        for ahead in (given, asked, found):
+            ahead.go_on(key)
+
+
+def _united(ranges: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The same places as disjoint ascending ranges."""
+    united: list[tuple[bytes, bytes]] = []
+    for start, end in sorted(ranges):
+        if united and start <= united[-1][1]:
+            united[-1] = united[-1][0], max(end, united[-1][1])
+        else:
+            united.append((start, end))
+    return united
+
+
+def _head(old: PartitionUpdate | None, deletions: PartitionDeletions, static: Row | None) -> PartitionUpdate | None:
+    partition, tombstones = deletions.partition, deletions.tombstones()
+    if old is None or (partition is None and not tombstones and static is None):
+        return None
+    return replace(old, deletion=partition, static_row=static, rows=(), range_tombstones=tombstones)
+
+
+def _flat(head: PartitionUpdate | None) -> bytes:
+    """The static row of a head."""
+    return NOTHING if head is None or head.static_row is None else row_codec.encode(head.static_row)

@@ -1,0 +1,240 @@
+"""Last-write-wins to the letter of Cassandra 3.11-5.0: cells, liveness, deletions, rows, partitions.
+
+Every merge here is associative, commutative and idempotent on *settled* values, that is values from which everything that their own
+deletions shadow is gone (`settle_row`, `merge_updates` of a value with itself); any merge settles its result. So replicas' copies,
+replays and late arrivals may be thrown together in any order. Three things that Cassandra does are outside that law, there as here: a
+counter that is deleted and used again, local counter shards (`counters`), and the shadowable row deletions of 3.x materialized views.
+
+Nothing here looks at a clock: an expired cell takes part as any other and hides what is older (`view` decides what is alive). Types are
+unknown too; all that is needed from the schema is whether the table counts (`counter`) and, for whole partitions, its clustering order.
+
+Between cells of one timestamp the nodes' release decides (`Policy`). The policy "4.0" is that of 4.0 and later. In 3.11 a cell that has
+expired by the node's clock beats one that is alive, so that there the outcome depends on when two cells meet: on reads and compactions. The
+policy "3.11" has one rule for it that depends on no clock: cells that do not expire at the same time meet as long as both are alive, and
+the greater value wins. The winner is marked (`Cell.tied`): it is the only case in which a ring of 3.11 may answer otherwise.
+
+Sources: Cassandra 3.11, db/Conflicts; 4.0, db/rows/Cells.reconcile, db/LivenessInfo.supersedes, db/rows/Row.Merger,
+db/rows/RangeTombstoneList.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import Final, Literal
+
+from writetime.cassandra.merge.clustering import ClusteringOrder
+from writetime.cassandra.merge.counters import merge_contexts
+from writetime.cassandra.merge.range_tombstones import PartitionDeletions
+from writetime.cassandra.model import (
+    EXPIRED_LIVENESS_TTL,
+    NO_DELETION_TIME,
+    NO_TIMESTAMP,
+    NO_TTL,
+    Cell,
+    DeletionTime,
+    Liveness,
+    PartitionUpdate,
+    Row,
+)
+
+Policy = Literal["4.0", "3.11"]
+POLICY: Final[Policy] = "4.0"
+"""Which version's rules decide between cells of one timestamp."""
+
+_SIGNED: Final = bytes(byte ^ 0x80 for byte in range(256))
+"""Bytes by their rank as signed ones."""
+
+CellKey = tuple[bool, str, bytes]
+"""Order of cells in a settled row: simple columns, then complex ones; by name; by path. Code point order is UTF-8 byte order."""
+
+
+def reconcile_cells(a: Cell, b: Cell, *, counter: bool = False, policy: Policy = POLICY) -> Cell:
+    """The cell that survives, of two of the same column and path; for counters, one that knows what both know.
+
+    The greater timestamp wins; on a tie, in this order: a tombstone or expiring cell over a plain one, a tombstone over an expiring
+    one, the later deletion or expiry, the smaller ttl (both expiring), the greater value by unsigned bytes. Under "3.11": a tombstone, the
+    greater value by signed bytes, the later deletion or expiry; and where that version takes whichever it has, the smaller ttl.
+    """
+    if counter and not (a.is_tombstone and b.is_tombstone):
+        return _reconcile_counters(a, b)
+    if a.timestamp != b.timestamp:
+        return a if a.timestamp > b.timestamp else b
+    legacy = policy == "3.11"
+    rank = _legacy_rank if legacy else _tie_rank
+    winner = a if rank(a) >= rank(b) else b
+    # A tombstone beats all that are alive, at any time: then nothing is in doubt.
+    tied = not winner.is_tombstone and (a.tied or b.tied or (legacy and a.local_deletion_time != b.local_deletion_time))
+    return winner if winner.tied == tied else replace(winner, tied=tied)
+
+
+def policy_of(releases: Iterable[str]) -> Policy:
+    """The policy of a cluster whose nodes have these release versions: that of 3.11 as long as one of them does.
+
+    What the log holds was merged by that rule up to then, and coordinators of both releases answer while the cluster is upgraded."""
+    return "3.11" if any(release.startswith("3.") for release in releases) else "4.0"
+
+
+def _tie_rank(cell: Cell) -> tuple[bool, bool, int, int, bytes]:
+    dies = cell.local_deletion_time != NO_DELETION_TIME
+    return dies, dies and cell.ttl == NO_TTL, cell.local_deletion_time, -cell.ttl, cell.value
+
+
+def _legacy_rank(cell: Cell) -> tuple[bool, bytes, int, int]:
+    """As Java's ByteBuffer.compareTo has values: bytes from -128 to 127."""
+    return cell.is_tombstone, cell.value.translate(_SIGNED), cell.local_deletion_time, -cell.ttl
+
+
+def _reconcile_counters(a: Cell, b: Cell) -> Cell:
+    """A tombstone beats a count whatever their timestamps; so does an empty value another; else the contexts merge."""
+    if a.is_tombstone or b.is_tombstone:
+        return a if a.is_tombstone else b
+    timestamp = max(a.timestamp, b.timestamp)
+    if not a.value or not b.value:
+        return max(a, b, key=lambda cell: (not cell.value, cell.timestamp))
+    return Cell(a.column, timestamp, merge_contexts(a.value, b.value), a.path)
+
+
+def merge_liveness(a: Liveness | None, b: Liveness | None) -> Liveness | None:
+    """The superseding one: greater timestamp; on a tie a view's expired mark, then an expiring one, the later expiry, the smaller ttl.
+
+    (3.11 does without the last of these, and takes whichever it has.)
+    """
+    if a is None or b is None:
+        return a or b
+    if a.timestamp != b.timestamp:
+        return a if a.timestamp > b.timestamp else b
+    return a if _liveness_rank(a) >= _liveness_rank(b) else b
+
+
+def _liveness_rank(liveness: Liveness) -> tuple[bool, bool, int, int]:
+    return liveness.ttl == EXPIRED_LIVENESS_TTL, liveness.ttl != NO_TTL, liveness.expires_at, -liveness.ttl
+
+
+def merge_deletions(a: DeletionTime | None, b: DeletionTime | None) -> DeletionTime | None:
+    """The superseding one. A deletion marked at NO_TIMESTAMP deletes nothing and counts as none."""
+    if b is None or b.marked_for_delete_at == NO_TIMESTAMP:
+        return None if a is None or a.marked_for_delete_at == NO_TIMESTAMP else a
+    return b if b.supersedes(a) else a
+
+
+def merge_rows(
+    a: Row,
+    b: Row,
+    *,
+    active: DeletionTime | None = None,
+    counter: bool = False,
+    policy: Policy = POLICY,
+) -> Row:
+    """One settled row of two with the same clustering (or two static rows).
+
+    `active` is the strongest deletion from outside that covers the row: the partition's or a range tombstone's. It is not kept in the
+    row, and neither is anything it shadows. `counter` says that the table's cells are counters; `policy` as in `reconcile_cells`.
+    """
+    deletion = merge_deletions(a.deletion, b.deletion)
+    # Of two equal deletions the plain one stays: it is the stronger, and the outcome must not depend on the order.
+    shadowable = deletion is not None and not any(row.deletion == deletion and not row.shadowable for row in (a, b))
+    complex_deletions = dict(a.complex_deletions)
+    for column, complex_deletion in b.complex_deletions.items():
+        winner = merge_deletions(complex_deletions.get(column), complex_deletion)
+        if winner is not None:
+            complex_deletions[column] = winner
+    return _settle(
+        Row(
+            clustering=a.clustering,
+            liveness=merge_liveness(a.liveness, b.liveness),
+            deletion=deletion,
+            shadowable=shadowable,
+            cells=_merge_cells(a.cells, b.cells, counter=counter, policy=policy),
+            complex_deletions=complex_deletions,
+        ),
+        active,
+    )
+
+
+def settle_row(row: Row, *, active: DeletionTime | None = None, counter: bool = False, policy: Policy = POLICY) -> Row:
+    """The row without what its own deletions and `active` shadow, its cells in order and one per column and path."""
+    return merge_rows(Row(row.clustering), row, active=active, counter=counter, policy=policy)
+
+
+def merge_updates(a: PartitionUpdate, b: PartitionUpdate, order: ClusteringOrder, *, policy: Policy = POLICY) -> PartitionUpdate:
+    """One settled update of two of the same partition: deletions united, rows merged, what they shadow dropped, rows in clustering order.
+
+    The static row is shadowed by the partition deletion alone, never by ranges. A row that the two spell differently (decimal 1.0 and
+    1.00 compare as equal) keeps the spelling of `a`.
+    """
+    deletions = PartitionDeletions(order)
+    deletions.delete_partition(merge_deletions(a.deletion, b.deletion))
+    for tombstone in (*a.range_tombstones, *b.range_tombstones):
+        deletions.delete_range(tombstone)
+    return replace(
+        a,
+        deletion=deletions.partition,
+        static_row=merge_static_rows(a.static_row, b.static_row, active=deletions.partition, counter=order.counter, policy=policy),
+        rows=_merge_clustered((*a.rows, *b.rows), deletions, order, policy),
+        range_tombstones=deletions.tombstones(),
+    )
+
+
+def merge_static_rows(a: Row | None, b: Row | None, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY) -> Row | None:
+    """The settled static row of both, None if nothing is left. `active` is the partition deletion."""
+    if a is None and b is None:
+        return None
+    nothing = Row(None)
+    merged = merge_rows(a or nothing, b or nothing, active=active, counter=counter, policy=policy)
+    return None if merged.is_empty else merged
+
+
+def _merge_clustered(rows: Iterable[Row], deletions: PartitionDeletions, order: ClusteringOrder, policy: Policy) -> tuple[Row, ...]:
+    merged: dict[Hashable, Row] = {}
+    for row in rows:
+        identity = order.identity(row.clustering or ())
+        active = deletions.covering(order.key(row.clustering or ()))
+        known = merged.get(identity) or Row(row.clustering)
+        merged[identity] = merge_rows(known, row, active=active, counter=order.counter, policy=policy)
+    kept = [row for row in merged.values() if not row.is_empty]
+    return tuple(sorted(kept, key=lambda row: order.key(row.clustering or ())))
+
+
+def _merge_cells(a: Iterable[Cell], b: Iterable[Cell], *, counter: bool, policy: Policy) -> tuple[Cell, ...]:
+    """The reconciled cells of both, ordered by `CellKey`."""
+    cells: dict[CellKey, Cell] = {}
+    for source in (a, b):
+        for cell in source:
+            key = (cell.path is not None, cell.column, cell.path or b"")
+            other = cells.get(key)
+            cells[key] = cell if other is None else reconcile_cells(other, cell, counter=counter, policy=policy)
+    return tuple(cells[key] for key in sorted(cells))
+
+
+def _settle(row: Row, active: DeletionTime | None) -> Row:
+    """Drop what is shadowed (Cassandra 4.0, Row.Merger.merge): by `active`, the row deletion, and a complex deletion on its column."""
+    deletion, liveness = row.deletion, row.liveness
+    if deletion is not None and row.shadowable and liveness is not None and liveness.timestamp > deletion.marked_for_delete_at:
+        deletion = None
+    if deletion is not None and not deletion.supersedes(active):
+        deletion = None
+    strongest = deletion or active
+    if liveness is not None and (liveness.timestamp == NO_TIMESTAMP or (strongest is not None and strongest.deletes(liveness.timestamp))):
+        liveness = None
+    complex_deletions = {
+        column: by
+        for column, by in sorted(row.complex_deletions.items())
+        if by.marked_for_delete_at != NO_TIMESTAMP and by.supersedes(strongest)
+    }
+    return Row(
+        clustering=row.clustering,
+        liveness=liveness,
+        deletion=deletion,
+        shadowable=row.shadowable and deletion is not None,
+        cells=_alive(row.cells, strongest, complex_deletions),
+        complex_deletions=complex_deletions,
+    )
+
+
+def _alive(cells: tuple[Cell, ...], strongest: DeletionTime | None, complex_deletions: dict[str, DeletionTime]) -> tuple[Cell, ...]:
+    if strongest is None and not complex_deletions:
+        return cells
+    floor = NO_TIMESTAMP - 1 if strongest is None else strongest.marked_for_delete_at
+    floors = {column: by.marked_for_delete_at for column, by in complex_deletions.items()}
+    return tuple(cell for cell in cells if cell.timestamp > floors.get(cell.column, floor))

@@ -1,0 +1,202 @@
+"""A schema as CQL that would make it: keyspaces, user types in an order in which each finds the others, tables, views.
+
+What CQL cannot say of the past stands in comments: ids, dropped columns and types, incarnations of tables that are over. Texts of types are
+those that Cassandra wrote, which are CQL already. Names are quoted where CQL needs it, and in cases of doubt. What does not matter to a
+reader of mutations is not told: indexes, functions, triggers, masks, and options such as compaction. Knows no log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from graphlib import CycleError, TopologicalSorter
+from typing import Final
+
+from writetime.cassandra.schema.model import Column, Keyspace, Schema, Table, UserType
+from writetime.cassandra.schema.system_tables import SYSTEM_KEYSPACES
+from writetime.cassandra.types.literal import printable
+
+_BARE: Final = re.compile(r"[a-z][a-z0-9_]*")
+_RESERVED: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        add allow alter and any apply asc authorize batch begin by columnfamily create default delete desc describe drop each_quorum
+        entries execute from full grant if in index inet infinity insert into is json keyspace keyspaces limit local_one local_quorum
+        materialized mbean mbeans modify nan norecursive not null of on one or order partition password per primary quorum rename
+        replace revoke schema select set table three to token truncate two unlogged unset update use using view where with
+        """,
+    )
+)
+"""Reserved in some version (Cassandra: ReservedKeywords), and then some."""
+_WORD: Final = re.compile(r'"((?:[^"]|"")*)"|([A-Za-z_]\w*)')
+_CLASS: Final = re.compile(r"'[^']*'")
+
+
+def identifier(name: str) -> str:
+    """A name as CQL takes it anywhere."""
+    return name if _BARE.fullmatch(name) and name not in _RESERVED else '"' + name.replace('"', '""') + '"'
+
+
+def schema_cql(schema: Schema, *, system: bool = False) -> Iterator[str]:
+    """Statements and comments, each a text of one or more lines. `system` = with Cassandra's own keyspaces, which no one can create."""
+    names = {table.keyspace for table in schema.tables.values()} | set(schema.keyspaces) | {keyspace for keyspace, _ in schema.types}
+    for name in sorted(names if system else names - SYSTEM_KEYSPACES):
+        yield from _keyspace_with_all(schema, name)
+
+
+def _keyspace_with_all(schema: Schema, name: str) -> Iterator[str]:
+    known = schema.keyspaces.get(name)
+    yield keyspace_cql(known) if known else comment(f"keyspace {identifier(name)}: its CREATE KEYSPACE is not told, or it was dropped")
+    types = [each for (keyspace, _), each in schema.types.items() if keyspace == name]
+    yield from (type_cql(each) for each in in_order([each for each in types if not each.dropped]))
+    tables = sorted((table for table in schema.tables.values() if table.keyspace == name), key=lambda t: (t.view is not None, t.name, t.id))
+    yield from (table_cql(table) for table in tables if not table.dropped)
+    for gone in in_order([each for each in types if each.dropped]):
+        yield "\n".join([comment(f"dropped: type {gone.keyspace}.{gone.name}"), *_commented(type_cql(gone))])
+    yield from ("\n".join([comment(f"dropped: {table.label}"), *_commented(table_cql(table))]) for table in tables if table.dropped)
+
+
+def keyspace_cql(keyspace: Keyspace) -> str:
+    """CREATE KEYSPACE."""
+    durable = "true" if keyspace.durable_writes else "false"
+    return f"CREATE KEYSPACE {identifier(keyspace.name)} WITH replication = {_map(keyspace.replication)} AND durable_writes = {durable};"
+
+
+def type_cql(user_type: UserType) -> str:
+    """CREATE TYPE."""
+    fields = zip(user_type.field_names, user_type.field_types, strict=True)
+    lines = ",\n".join(f"    {identifier(name)} {type_text}" for name, type_text in fields)
+    return f"CREATE TYPE {identifier(user_type.keyspace)}.{identifier(user_type.name)} (\n{lines}\n);"
+
+
+def in_order(types: Collection[UserType]) -> list[UserType]:
+    """User types of one keyspace, each after those that its fields name; by name where nothing else decides."""
+    by_name = {each.name: each for each in types}
+    graph = {name: sorted(_named_in(by_name[name].field_types, by_name)) for name in sorted(by_name)}
+    try:
+        return [by_name[name] for name in TopologicalSorter(graph).static_order()]
+    except CycleError:
+        # Cassandra allows no circle; facts that are not whole can make one, and are still to be seen.
+        return [by_name[name] for name in sorted(by_name)]
+
+
+def _named_in(texts: Iterable[str], names: Collection[str]) -> set[str]:
+    words = (match for text in texts for match in _WORD.finditer(_CLASS.sub("", text)))
+    return {match[2].lower() if match[2] else match[1].replace('""', '"') for match in words} & set(names)
+
+
+def table_cql(table: Table) -> str:
+    """CREATE TABLE or CREATE MATERIALIZED VIEW, with comments in front."""
+    notes = (f"{table.full_name} id {table.id}", *_notes(table))
+    return "\n".join([*map(comment, notes), _view(table) if table.view else create_cql(table)])
+
+
+def _notes(table: Table) -> Iterator[str]:
+    for column in sorted(table.dropped_columns.values(), key=lambda column: column.dropped_at):
+        again = ", added again since" if column.name in table.columns else ""
+        yield f"dropped column {identifier(column.name)} {column.type} ({column.kind}) at {_moment(column.dropped_at)}{again}"
+    if "super" in table.flags:
+        yield "a super column family of Thrift: CQL cannot create it"
+    elif _is_compact(table):
+        yield "from 4.0 on this needs enable_compact_storage"
+
+
+def create_cql(table: Table) -> str:
+    """CREATE TABLE, and nothing else."""
+    columns = [f"    {identifier(column.name)} {column.type}{_static(table, column)}" for column in _shown(table)]
+    body = ",\n".join([*columns, f"    {_primary_key(table)}"])
+    options = [*(["COMPACT STORAGE"] if _is_compact(table) else []), *_order(table), *_options(table)]
+    return f"CREATE TABLE {_name(table)} (\n{body}\n) WITH {_joined(options)};"
+
+
+def _view(table: Table) -> str:
+    view = table.view
+    assert view is not None
+    columns = "*" if view.all_columns else ", ".join(identifier(column.name) for column in _shown(table))
+    source = f"{identifier(table.keyspace)}.{identifier(view.base_table)}"
+    options = [*_order(table), f"gc_grace_seconds = {table.gc_grace_seconds}"]
+    lines = [f"SELECT {columns}", f"FROM {source}", f"WHERE {view.where_clause}", _primary_key(table), f"WITH {_joined(options)};"]
+    return "\n    ".join([f"CREATE MATERIALIZED VIEW {_name(table)} AS", *lines])
+
+
+def _name(table: Table) -> str:
+    return f"{identifier(table.keyspace)}.{identifier(table.name)}"
+
+
+def _is_compact(table: Table) -> bool:
+    return "compound" not in table.flags or "dense" in table.flags
+
+
+def _is_static_compact(table: Table) -> bool:
+    """Without clustering in CQL: what CQL calls regular columns are static inside (Cassandra 3.0, CompactTables)."""
+    return not {"compound", "dense", "super"} & table.flags
+
+
+def _shown(table: Table) -> Iterator[Column]:
+    """The columns that CQL names: compact tables have some of their own beside them."""
+    yield from table.partition_key
+    if _is_static_compact(table):
+        yield from table.static_columns
+        return
+    yield from (*table.clustering, *table.static_columns)
+    yield from (column for column in table.regular_columns if not (_is_compact(table) and _is_nothing(column)))
+
+
+def _is_nothing(column: Column) -> bool:
+    return column.type == "empty" or column.type.strip("'").endswith("EmptyType")
+
+
+def _static(table: Table, column: Column) -> str:
+    return " static" if column.kind == "static" and not _is_static_compact(table) else ""
+
+
+def _primary_key(table: Table) -> str:
+    partition = ", ".join(identifier(column.name) for column in table.partition_key)
+    clustering = [] if _is_static_compact(table) else [identifier(column.name) for column in table.clustering]
+    return f"PRIMARY KEY ({', '.join([f'({partition})', *clustering])})"
+
+
+def _order(table: Table) -> list[str]:
+    if _is_static_compact(table) or not table.clustering:
+        return []
+    columns = ", ".join(f"{identifier(column.name)} {'DESC' if column.descending else 'ASC'}" for column in table.clustering)
+    return [f"CLUSTERING ORDER BY ({columns})"]
+
+
+def _options(table: Table) -> Iterator[str]:
+    if table.cdc:
+        yield "cdc = true"
+    yield f"default_time_to_live = {table.default_time_to_live}"
+    yield f"gc_grace_seconds = {table.gc_grace_seconds}"
+
+
+def _joined(options: Iterable[str]) -> str:
+    return "\n    AND ".join(options)
+
+
+def _map(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{_quoted(key)}: {_quoted(value)}" for key, value in values.items()) + "}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def comment(text: str) -> str:
+    """One line that CQL passes over, whatever is in the text."""
+    return f"-- {printable(text)}"
+
+
+def _commented(text: str) -> Iterator[str]:
+    # Any kind of line end ends a comment for somebody.
+    return (line if line.startswith("--") else comment(line) for line in text.split("\n"))
+
+
+def _moment(microseconds: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(microseconds // 1_000_000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        # Cassandra dropped columns of its own at the end of all time.
+        return f"{microseconds} µs"

@@ -1,0 +1,831 @@
+"""Learning the schema from mutations of system_schema, reconciled like any other data (Cassandra 3.11-5.0, schema/SchemaKeyspace).
+
+A schema change is a mutation of system_schema.* with the keyspace's name as partition key. Changes are not events: replicas repeat them,
+logs are read in any order, and a snapshot says the same again. So what is kept is the set of facts, every cell and every deletion that was
+ever seen of the columns that matter, and the schema is what last-write-wins makes of them. The order of `apply` does not matter.
+
+Because facts are kept, the past can be asked too: a table that was dropped or created anew lives on, as it was just before, with
+`dropped=True`, so that late frames of it can be decoded; and so does a user type, of which such a table may be made. A table that was
+told only in part (an ALTER without its CREATE), or in words that this version does not know, is left out, and `left_out` says why: one
+odd table must not cost the others.
+
+Of a name that is both a live column and a dropped one, the live one decodes cells, as in Java (db/Columns.Serializer.deserialize). For
+older cells that is the right one too but for a column that came back as a blob: Cassandra adds a column again only if its type can take
+the old values (AlterTableStatement, isValueCompatibleWith). A dropped column keeps the type that was recorded with the drop, except a
+non-frozen user type: 3.11 records a tuple then, whose cells have another shape than those in the log, so the type before the drop is
+kept if it was told.
+
+The keyspaces `system` and `system_schema`, which every node writes anew at each start, are known by heart (`system`).
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+from writetime.cassandra.merge.reconcile import settle_row
+from writetime.cassandra.model import (
+    NO_DELETION_TIME,
+    NO_TIMESTAMP,
+    Bound,
+    Cell,
+    DeletionTime,
+    Mutation,
+    PartitionUpdate,
+    RangeTombstone,
+    Row,
+)
+from writetime.cassandra.schema import snapshot, system_tables
+from writetime.cassandra.schema.model import (
+    Column,
+    ColumnKind,
+    DroppedColumn,
+    Keyspace,
+    Schema,
+    Table,
+    UserType,
+    View,
+)
+from writetime.cassandra.types.types import parse_type, wire_shape
+from writetime.errors import DecodeError, SchemaError, WritetimeError
+
+_TABLE_COLUMNS = frozenset({"id", "flags", "cdc", "default_time_to_live", "gc_grace_seconds"})
+TRACKED: Final[dict[str, frozenset[str]]] = {
+    "keyspaces": frozenset({"durable_writes", "replication"}),
+    "tables": _TABLE_COLUMNS,
+    "views": _TABLE_COLUMNS | {"base_table_name", "where_clause", "include_all_columns"},
+    "columns": frozenset({"kind", "position", "clustering_order", "type"}),
+    "dropped_columns": frozenset({"dropped_time", "kind", "type"}),
+    "types": frozenset({"field_names", "field_types"}),
+}
+"""The tables of system_schema that matter here, and their columns that do."""
+
+KNOWN_BY_HEART: Final = frozenset({"system", "system_schema"})
+_KINDS: Final[dict[str, ColumnKind]] = {
+    "partition_key": "partition_key",
+    "clustering": "clustering",
+    "static": "static",
+    "regular": "regular",
+}
+_FORMAT: Final = 1
+_NEVER: Final = 1 << 63
+"""Later than any timestamp (µs)."""
+DEFAULT_GC_GRACE_SECONDS: Final = 864_000
+_SETTLED: Final = 60_000_000
+"""How long (µs) something must have been there before a snapshot that lacks it counts: clocks differ."""
+_WHOLES: Final = 100
+"""Whole snapshots that count, the last ones: what one of them lacks, the later ones lack too."""
+
+Clustering = tuple[bytes | None, ...]
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _RowFacts:
+    """`seen`: in which whole snapshots it was (µs): the first and the last, by the row's writetime in them. Rows with the same cells, as
+    columns of one type have, share one set of them (`_shared`)."""
+
+    cells: frozenset[Cell] = frozenset()
+    deletions: frozenset[DeletionTime] = frozenset()
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, cells: Iterable[Cell], deletions: Iterable[DeletionTime]) -> bool:
+        """Take them in; whether one of them is new."""
+        before = len(self.cells), len(self.deletions)
+        self.cells, self.deletions = _shared(self.cells.union(cells)), _shared(self.deletions.union(deletions))
+        return (len(self.cells), len(self.deletions)) != before
+
+    def saw(self, written: int, first: int, last: int) -> bool:
+        """Take in that it was there from the one to the other; whether that is new."""
+        known = self.seen.get(written)
+        self.seen[written] = (first, last) if known is None else (min(first, known[0]), max(last, known[1]))
+        return self.seen[written] != known
+
+    def lacked_by(self, wholes: Iterable[int]) -> list[int]:
+        """The snapshots (µs) that show it gone. One that has it later, as it was by then, shows that the ring had it all the time."""
+        found = []
+        for at in wholes:
+            until = at - _SETTLED
+            if not any(first <= at <= last or (at <= last and written <= until) for written, (first, last) in self.seen.items()):
+                found.append(at)
+        return found
+
+    def unaccounted(self, lacking: Sequence[int], known: Iterable[DeletionTime]) -> list[int]:
+        """Those of the snapshots that lack it which no known deletion accounts for: one behind all that was written by then, and not after
+        the snapshot. Where there is one, that one says when it was gone. `known`: from outside the row."""
+        ends = sorted(each.marked_for_delete_at for each in (*self.deletions, *known))
+        if not ends:
+            return list(lacking)
+        written = sorted(cell.timestamp for cell in self.cells)
+        found = []
+        for at in lacking:
+            before = bisect_right(written, at - _SETTLED)
+            last = written[before - 1] if before else written[-1] if written else 0
+            end = bisect_left(ends, last)
+            # Clocks of nodes may differ by as much as settling takes.
+            if end == len(ends) or ends[end] > at + _SETTLED:
+                found.append(at)
+        return found
+
+
+@dataclass(slots=True)
+class _PartitionFacts:
+    """All that was ever said of one keyspace in one table of system_schema."""
+
+    deletions: set[DeletionTime] = field(default_factory=set)
+    ranges: set[RangeTombstone] = field(default_factory=set)
+    rows: dict[Clustering, _RowFacts] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What `_PartitionFacts` hold, found by the first part of the clustering, a table's name in all but `types`: every table is made of a
+    few rows among those of all tables, dropped ones included, and a keyspace with much churn has very many."""
+
+    rows: dict[Clustering, _RowFacts]
+    deletions: set[DeletionTime]
+    wholes: Sequence[int] = ()
+    named: dict[bytes, list[Clustering]] = field(default_factory=dict)
+    ranges: dict[bytes, list[RangeTombstone]] = field(default_factory=dict)
+    wide: list[RangeTombstone] = field(default_factory=list)
+    values: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    """What `_View.row` has made of rows that say the same and that no range covers."""
+    lacking: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
+    """The whole snapshots that lack rows, by where these were seen: the same of very many."""
+
+    @classmethod
+    def of(cls, facts: _PartitionFacts, wholes: Sequence[int]) -> _Facts:
+        """`wholes`: see `SchemaLearner.apply_snapshot`."""
+        found = cls(facts.rows, facts.deletions, wholes)
+        for clustering in facts.rows:
+            found.named.setdefault(_name(clustering), []).append(clustering)
+        for tombstone in facts.ranges:
+            start, end = tombstone.start.values, tombstone.end.values
+            if start and end and _name(start) == _name(end):
+                found.ranges.setdefault(_name(start), []).append(tombstone)
+            else:
+                found.wide.append(tombstone)
+        return found
+
+    def with_prefix(self, prefix: Clustering) -> list[Clustering]:
+        """The clusterings that begin with `prefix`, in order."""
+        if not prefix:
+            return sorted(self.rows, key=_bytes)
+        return sorted((each for each in self.named.get(_name(prefix), []) if each[: len(prefix)] == prefix), key=_bytes)
+
+    def deletions_of(self, clustering: Clustering) -> Collection[DeletionTime]:
+        """Deletions from outside the row that cover it."""
+        if self.wholes and clustering in self.rows:
+            facts, told = self.rows[clustering], self._told(clustering)
+            seen = tuple(facts.seen.items())
+            lacking = self.lacking.get(seen)
+            if lacking is None:
+                lacking = self.lacking[seen] = facts.lacked_by(self.wholes)
+            untils = (at - _SETTLED for at in facts.unaccounted(lacking, told))
+            return (*told, *(DeletionTime(until, until // 1_000_000) for until in untils))
+        return self._told(clustering)
+
+    def _told(self, clustering: Clustering) -> Collection[DeletionTime]:
+        near = (*self.ranges.get(_name(clustering), ()), *self.wide) if self.ranges or self.wide else ()
+        return (*self.deletions, *(tombstone.deletion for tombstone in near if _covers(tombstone, clustering))) if near else self.deletions
+
+
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """What the facts of one keyspace come to."""
+
+    keyspace: Keyspace | None
+    tables: dict[UUID, Table]
+    types: dict[tuple[str, str], UserType]
+    cdc_ever: frozenset[UUID]
+    cdc_back: dict[UUID, int]
+    left_out: dict[str, WritetimeError]
+
+
+class SchemaLearner:
+    """Collects schema facts; `schema()` is what they come to."""
+
+    def __init__(self) -> None:
+        self._facts: dict[tuple[str, str], _PartitionFacts] = {}
+        self._learnt: dict[str, _Learnt] = {}
+        self._wholes: set[int] = set()
+
+    def apply(self, mutation: Mutation) -> bool:
+        """Take in a mutation (of any table); whether it said anything new. Applying it twice or in another order changes nothing."""
+        new = False
+        for update in mutation.updates:
+            table = system_tables.SCHEMA_TABLES.get(update.table_id)
+            if table is not None and table.name in TRACKED:
+                new |= self._apply(table.name, update)
+        return new
+
+    def apply_snapshot(self, document: Mapping[str, Any], *, latest: int = snapshot.LATEST, received: int = snapshot.LATEST) -> bool:
+        """Take in a schema snapshot (see `snapshot`); whether it said anything new. `latest`: the last writetime (µs) that is
+        believed; `received`: when it was there (µs), by a clock that is not the node's.
+
+        A whole one, of a ring whose nodes agreed, also tells what is gone: its DROP may have been in a segment that is lost. That is never
+        for good: a later one that has it takes it back."""
+        mutations, whole = snapshot.mutations(document, latest=latest), snapshot.whole_at(document, received=received)
+        new = False
+        for mutation in mutations:
+            new |= self.apply(mutation)
+        if whole is not None:
+            new |= whole not in self._wholes
+            self._wholes = set(sorted({*self._wholes, whole})[-_WHOLES:])
+            for update in (update for mutation in mutations for update in mutation.updates):
+                new |= self._saw(update, whole)
+            self._learnt.clear()
+        return new
+
+    def _saw(self, update: PartitionUpdate, at: int) -> bool:
+        name, keyspace = system_tables.SCHEMA_TABLES[update.table_id].name, update.key.decode("utf-8", "surrogateescape")
+        facts = self._facts.get((name, keyspace))
+        if facts is None:
+            return False
+        return any([facts.rows[row.clustering or ()].saw(row.liveness.timestamp, at, at) for row in update.rows if row.liveness])  # noqa: C419 - all
+
+    def apply_document(self, text: str | bytes, *, obj: str = "") -> None:
+        """Take in a schema snapshot or what another learner wrote with `to_json`, whichever it is. Raises SchemaError."""
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise SchemaError(f"it is no JSON: {error}", operation="read a schema", obj=obj) from error
+        if not isinstance(document, dict):
+            raise SchemaError("it is no JSON object", operation="read a schema", obj=obj)
+        if "partitions" in document:
+            self._absorb(type(self).from_json(text))
+        elif TRACKED.keys() & document.keys():
+            self.apply_snapshot(document)
+        else:
+            raise SchemaError("it is neither a snapshot nor what was learnt", operation="read a schema", obj=obj)
+
+    def schema(self) -> Schema:
+        """The schema of all facts so far: living tables, dropped incarnations of tables, and Cassandra's own."""
+        schema = Schema(tables=dict(system_tables.TABLES))
+        for name in sorted({keyspace for _, keyspace in self._facts}):
+            learnt = self._of(name)
+            if learnt.keyspace is not None:
+                schema.keyspaces[name] = learnt.keyspace
+            schema.tables.update(learnt.tables)
+            schema.types.update(learnt.types)
+        return schema
+
+    def drops(self, mutation: Mutation) -> dict[UUID, int]:
+        """The tables that a mutation drops, by id, and when (µs): those that its deletions find by their names. One that creates the table
+        anew, or tells an ALTER, deletes the row as well, just before it writes it."""
+        found: dict[UUID, int] = {}
+        for update in mutation.updates:
+            table = system_tables.SCHEMA_TABLES.get(update.table_id)
+            facts = self._facts.get(("tables", update.key.decode("utf-8", "surrogateescape")))
+            if table is None or table.name != "tables" or facts is None:
+                continue
+            said = {row.clustering or (): row for row in update.rows}
+            outright = update.deletion is None and not update.range_tombstones
+            for clustering in said.keys() & facts.rows.keys() if outright else facts.rows.keys():
+                of_row = facts.rows[clustering]
+                row = said.get(clustering, Row(clustering))
+                deletions = [each.deletion for each in update.range_tombstones if _covers(each, clustering)]
+                times = [each.marked_for_delete_at for each in (*deletions, update.deletion, row.deletion) if each is not None]
+                ids = [(cell.timestamp, cell.value) for cell in of_row.cells if cell.column == "id" and len(cell.value) == 16]
+                before = [each for each in ids if times and each[0] <= max(times)]
+                if before and not any(cell.column == "id" for cell in row.cells):
+                    found[UUID(bytes=max(before)[1])] = max(times)
+        return found
+
+    @property
+    def cdc_ever(self) -> frozenset[UUID]:
+        """Ids of the tables that had cdc=true at some time of their incarnation."""
+        return frozenset().union(*(self._of(keyspace).cdc_ever for _, keyspace in self._facts))
+
+    @property
+    def cdc_back(self) -> dict[UUID, int]:
+        """Of the tables whose cdc was on, then off, and is on again: since when (µs), the last time."""
+        return {table: at for _, keyspace in self._facts for table, at in self._of(keyspace).cdc_back.items()}
+
+    @property
+    def left_out(self) -> dict[str, WritetimeError]:
+        """What is not in the schema although there are facts of it, by name, and why."""
+        return {
+            name: error for keyspace in sorted({name for _, name in self._facts}) for name, error in self._of(keyspace).left_out.items()
+        }
+
+    def to_json(self) -> str:
+        """All facts, for `from_json`. The same facts give the same text."""
+        partitions = [_partition_to_json(table, keyspace, facts) for (table, keyspace), facts in sorted(self._facts.items())]
+        wholes = {"wholes": sorted(self._wholes)} if self._wholes else {}
+        return json.dumps({"format": _FORMAT, "partitions": partitions, **wholes}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The learner that wrote `text`. Raises SchemaError."""
+        try:
+            document = json.loads(text)
+            if document["format"] != _FORMAT:
+                raise SchemaError(f"format {document['format']} is not known", operation="read what was learnt of the schema")
+            learner = cls()
+            for partition in document["partitions"]:
+                learner._facts[partition["table"], partition["keyspace"]] = _partition_from_json(partition)
+            learner._wholes = set(document.get("wholes", ()))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SchemaError(f"{type(error).__name__}: {error}", operation="read what was learnt of the schema") from error
+        return learner
+
+    def _apply(self, table: str, update: PartitionUpdate) -> bool:
+        keyspace = update.key.decode("utf-8", "surrogateescape")
+        if keyspace in KNOWN_BY_HEART:
+            return False
+        facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
+        new = _add(facts.deletions, [update.deletion] if update.deletion is not None else [])
+        new |= _add(facts.ranges, update.range_tombstones)
+        for row in update.rows:
+            of_row = facts.rows.setdefault(row.clustering or (), _RowFacts())
+            new |= of_row.add(
+                (cell for cell in row.cells if cell.column in TRACKED[table]), () if row.deletion is None else (row.deletion,)
+            )
+        if new:
+            self._learnt.pop(keyspace, None)
+        return new
+
+    def _absorb(self, other: SchemaLearner) -> None:
+        for (table, keyspace), more in other._facts.items():
+            facts = self._facts.setdefault((table, keyspace), _PartitionFacts())
+            facts.deletions |= more.deletions
+            facts.ranges |= more.ranges
+            for clustering, row in more.rows.items():
+                of_row = facts.rows.setdefault(clustering, _RowFacts())
+                of_row.add(row.cells, row.deletions)
+                for written, (first, last) in row.seen.items():
+                    of_row.saw(written, first, last)
+        self._wholes = set(sorted(self._wholes | other._wholes)[-_WHOLES:])
+        self._learnt.clear()
+
+    def _of(self, keyspace: str) -> _Learnt:
+        learnt = self._learnt.get(keyspace)
+        if learnt is None:
+            wholes = sorted(self._wholes)
+            facts = {table: _Facts.of(self._facts.get((table, keyspace), _PartitionFacts()), wholes) for table in TRACKED}
+            learnt = self._learnt[keyspace] = _learn(keyspace, facts)
+        return learnt
+
+
+@lru_cache(maxsize=65_536)
+def _shared(facts: frozenset[_T]) -> frozenset[_T]:
+    """The same object for equal sets."""
+    return facts
+
+
+def _add(known: set[_T], more: Iterable[_T]) -> bool:
+    before = len(known)
+    known.update(more)
+    return len(known) > before
+
+
+# --- facts to schema --------------------------------------------------------------------------------------------------------------
+
+
+class _View:
+    """The rows of one keyspace as they were at a time: cells after `floor` up to `bound` (µs), deletions before it; None = no limit.
+
+    An incarnation of a table ends with a deletion at `bound`, which leaves its last cells in and itself out. `floor` leaves out what was
+    said of the incarnation before, in case its end was never told.
+    """
+
+    def __init__(self, facts: Mapping[str, _Facts], floor: int = NO_TIMESTAMP, bound: int | None = None) -> None:
+        self.facts = facts
+        self.floor = floor
+        self.bound = bound
+
+    def rows(self, table: str, prefix: Clustering = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+        """(clustering as text, values of the live cells) of every row that is there and whose clustering begins with `prefix`."""
+        for clustering in self.facts[table].with_prefix(prefix):
+            if values := self.row(table, clustering):
+                yield _text(clustering), values
+
+    def row(self, table: str, clustering: Clustering) -> dict[str, Any]:
+        """The values of a row's live cells; {} if it is not there. An empty value says nothing."""
+        partition = self.facts[table]
+        facts = partition.rows.get(clustering)
+        if facts is None:
+            return {}
+        bound = _NEVER if self.bound is None else self.bound
+        if partition.ranges or partition.wide:
+            return _values(table, facts.cells, (*facts.deletions, *partition.deletions_of(clustering)), self.floor, bound)
+        # A keyspace with much churn has tens of thousands of rows, many of which say the same.
+        key = id(facts.cells), id(facts.deletions), self.floor, bound, tuple(facts.seen.items())
+        values = partition.values.get(key)
+        if values is None:
+            deletions = (*facts.deletions, *partition.deletions_of(clustering))
+            values = partition.values[key] = _values(table, facts.cells, deletions, self.floor, bound)
+        return values
+
+    def told_at(self, table: str, clustering: tuple[str, ...]) -> int:
+        """When a row that is there was last said anything of (µs)."""
+        cells = self.facts[table].rows[tuple(part.encode("utf-8", "surrogateescape") for part in clustering)].cells
+        return max(cell.timestamp for cell in cells if self.bound is None or cell.timestamp <= self.bound)
+
+    def before_drop(self, clustering: Clustering) -> dict[str, Any]:
+        """What was said of a column before it was dropped, as far as that is known."""
+        drop, column = self.facts["dropped_columns"].rows[clustering], self.facts["columns"].rows.get(clustering)
+        limit = max(cell.timestamp for cell in drop.cells)
+        cells = [
+            cell
+            for cell in (column.cells if column else ())
+            if self.floor < cell.timestamp < limit and cell.value and not cell.is_tombstone
+        ]
+        return {cell.column: _value("columns", cell) for cell in sorted(cells, key=lambda cell: cell.timestamp)}
+
+    def last_told(self, table: str, clustering: Clustering) -> dict[str, Any]:
+        """The latest values that a row ever had, be it there or not."""
+        cells = [cell for cell in self.facts[table].rows[clustering].cells if cell.value and not cell.is_tombstone]
+        return {cell.column: _value(table, cell) for cell in sorted(cells, key=lambda cell: (cell.timestamp, cell.value))}
+
+
+@dataclass(frozen=True, slots=True)
+class _Incarnation:
+    """One id of a table (times in µs): when the one before was last said, when it was first said and, unless it lives, its last moment."""
+
+    id: UUID
+    floor: int
+    first: int
+    last: int | None
+    replaced: bool
+
+    def holds(self, timestamp: int) -> bool:
+        return self.first <= timestamp and (self.last is None or timestamp <= self.last)
+
+
+def _learn(keyspace: str, facts: Mapping[str, _Facts]) -> _Learnt:
+    now = _View(facts)
+    found = _Learnt(None, {}, {}, frozenset(), {}, {})
+    cdc_ever: set[UUID] = set()
+    for source in ("tables", "views"):
+        for clustering, of_row in facts[source].rows.items():
+            living: UUID | None = None
+            with _or_left_out(found.left_out, keyspace, clustering):
+                living = now.row(source, clustering).get("id")
+            for incarnation in _incarnations(facts[source], clustering, living):
+                with _or_left_out(found.left_out, keyspace, clustering):
+                    table = _whole_table(keyspace, source, clustering, incarnation, facts)
+                    if table.id in found.tables and table.dropped:
+                        continue
+                    found.tables[table.id] = table
+                    told = sorted((cell.timestamp, cell.value == b"\1") for cell in of_row.cells if cell.column == "cdc")
+                    switches = [(at, on) for at, on in told if incarnation.holds(at)]
+                    if any(on for _, on in switches):
+                        cdc_ever.add(table.id)
+                    if (back := _back(switches)) is not None:
+                        found.cdc_back[table.id] = back
+    for clustering in facts["types"].rows:
+        with _or_left_out(found.left_out, keyspace, clustering):
+            found.types.update(_user_type(keyspace, now, clustering))
+    known: Keyspace | None = None
+    with _or_left_out(found.left_out, keyspace, ()):
+        known = _keyspace(keyspace, now)
+    return replace(found, keyspace=known, cdc_ever=frozenset(cdc_ever))
+
+
+def _back(switches: Sequence[tuple[int, bool]]) -> int | None:
+    """Since when something is on again, by when it was said to be on or off, in that order. None if it was never off in between, or is."""
+    back: int | None = None
+    was_on = off_since_on = False
+    for at, on in switches:
+        if not on:
+            off_since_on, back = was_on, None
+        elif off_since_on and back is None:
+            back = at
+        was_on |= on
+    return back
+
+
+@contextmanager
+def _or_left_out(left_out: dict[str, WritetimeError], keyspace: str, clustering: Clustering) -> Iterator[None]:
+    """Note what cannot be made of facts, and go on with the rest."""
+    try:
+        yield
+    except (SchemaError, DecodeError) as error:
+        left_out[".".join((keyspace, *_text(clustering)))] = error
+
+
+def _incarnations(partition: _Facts, clustering: Clustering, living: UUID | None) -> Iterator[_Incarnation]:
+    """The incarnations of the table in that row: each id that was ever there, the living one without an end."""
+    facts = partition.rows[clustering]
+    said = [(cell.timestamp, UUID(bytes=cell.value)) for cell in facts.cells if cell.column == "id" and len(cell.value) == 16]
+    ends = [deletion.marked_for_delete_at for deletion in (*facts.deletions, *partition.deletions_of(clustering))]
+    ends += [cell.timestamp for cell in facts.cells if cell.column == "id" and cell.is_tombstone]
+    for table_id in sorted({table_id for _, table_id in said}):
+        times = [timestamp for timestamp, said_id in said if said_id == table_id]
+        latest, first = max(times), min(times)
+        floor = max((timestamp for timestamp, other in said if other != table_id and timestamp < first), default=NO_TIMESTAMP)
+        after = [end for end in ends if end >= latest]
+        after += [timestamp - 1 for timestamp, other in said if other != table_id and timestamp > latest]
+        replaced = any(other != table_id and timestamp > latest for timestamp, other in said)
+        yield _Incarnation(table_id, floor, first, None if table_id == living else min(after, default=latest), replaced)
+
+
+def _whole_table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, facts: Mapping[str, _Facts]) -> Table:
+    """The table of that incarnation. Raises SchemaError if its definition is not whole, and never was.
+
+    An incarnation may have ended before its row tells: a node that was away takes over what others have
+    reconciled, where the CREATE of the next incarnation, with the deletion that 4.0 and later put just before
+    it, has covered the DROP. What became of the columns is told all the same."""
+    try:
+        return _table(keyspace, source, clustering, incarnation, _View(facts, incarnation.floor, incarnation.last))
+    except SchemaError:
+        for end in _ends_of_columns(facts["columns"], clustering, incarnation):
+            with suppress(SchemaError):
+                earlier = replace(incarnation, last=end)
+                return _table(keyspace, source, clustering, earlier, _View(facts, incarnation.floor, end))
+        raise
+
+
+def _ends_of_columns(columns: _Facts, clustering: Clustering, incarnation: _Incarnation) -> list[int]:
+    """When columns of a table went before its incarnation is known to have ended (µs), the latest first."""
+    if incarnation.last is None:
+        return []
+    mine = {ck: columns.rows[ck] for ck in columns.with_prefix(clustering)}
+    deletions = {deletion for ck, facts in mine.items() for deletion in (*facts.deletions, *columns.deletions_of(ck))}
+    times = {deletion.marked_for_delete_at for deletion in deletions}
+    return sorted((at for at in times if incarnation.first <= at < incarnation.last), reverse=True)
+
+
+def _table(keyspace: str, source: str, clustering: Clustering, incarnation: _Incarnation, view: _View) -> Table:
+    """The table of that incarnation. Raises SchemaError if its definition is not whole."""
+    (name,) = _text(clustering)
+    options = view.row(source, clustering)
+    columns = _columns(view, clustering)
+    dropped = {
+        column.name: column
+        for column in _columns_before(view, source, clustering, incarnation)
+        if _is_other(column, columns.get(column.name))
+    }
+    dropped |= {ck[1]: _dropped(view, ck, values) for ck, values in view.rows("dropped_columns", clustering) if "type" in values}
+    table = Table(
+        keyspace,
+        name,
+        incarnation.id,
+        columns,
+        dropped,
+        # Views have no flags of their own; they are all compound.
+        flags=frozenset(options.get("flags", ()) if source == "tables" else ("compound",)),
+        cdc=bool(options.get("cdc")),
+        default_time_to_live=options.get("default_time_to_live") or 0,
+        gc_grace_seconds=options.get("gc_grace_seconds", DEFAULT_GC_GRACE_SECONDS),
+        dropped=incarnation.last is not None,
+        dropped_at=incarnation.last,
+        replaced=incarnation.replaced,
+        view=_materialized(options) if source == "views" else None,
+    )
+    if not table.partition_key or not all(_contiguous(part) for part in (table.partition_key, table.clustering)):
+        raise SchemaError(
+            "not all columns of its key were told",
+            operation="learn the schema",
+            obj=table.full_name,
+            hint="Its CREATE TABLE went to a segment that is not here: give a schema snapshot",
+        )
+    return table
+
+
+def _columns(view: _View, clustering: Clustering) -> dict[str, Column]:
+    """The columns by name. Of two key columns in one place the later one counts: a snapshot that came before the log shows a renamed
+    column, but not that the old name is gone (AlterTableStatement.RenameColumns; nothing but a key's column can be renamed)."""
+    found: dict[str, Column] = {}
+    places: dict[tuple[ColumnKind, int], tuple[int, str]] = {}
+    for ck in view.facts["columns"].with_prefix(clustering):
+        values = view.row("columns", ck)
+        if "kind" not in values or "type" not in values:
+            continue
+        name = _part(ck[1])
+        column = found[name] = _column(name, values["kind"], values["type"], values.get("position", -1), values.get("clustering_order"))
+        if column.position >= 0:
+            told = view.told_at("columns", (_part(ck[0]), name)), name
+            place = column.kind, column.position
+            if place in places:
+                del found[min(told, places[place])[1]]
+            places[place] = max(told, places.get(place, told))
+    return found
+
+
+def _columns_before(view: _View, source: str, clustering: Clustering, incarnation: _Incarnation) -> Iterator[DroppedColumn]:
+    """Columns of a table whose DROP was followed by a CREATE with the same id, those that it had dropped by then included: frames of that
+    time may still come. The latest of a name comes last. (The row that an ALTER or a CREATE of 4.0 and later writes has a deletion just
+    before it, which is no DROP.)"""
+    partition = view.facts[source]
+    times = {cell.timestamp for cell in partition.rows[clustering].cells if cell.column == "id" and cell.value == incarnation.id.bytes}
+    deletions = (*partition.rows[clustering].deletions, *partition.deletions_of(clustering))
+    drops = {at for each in deletions if min(times) <= (at := each.marked_for_delete_at) < max(times) and at + 1 not in times}
+    for at in sorted(drops):
+        then = _View(view.facts, incarnation.floor, at)
+        for ck, values in _gone_at(then, "dropped_columns", clustering, at):
+            if "type" in values:
+                yield _dropped(then, _text(ck), values)
+        for ck, values in _gone_at(then, "columns", clustering, at):
+            if {"kind", "type"} <= values.keys() and (kind := _kind(_text(ck)[-1], values["kind"])) in ("static", "regular"):
+                yield DroppedColumn(_text(ck)[-1], kind, values["type"], at, at)
+
+
+def _gone_at(view: _View, table: str, clustering: Clustering, at: int) -> Iterator[tuple[Clustering, dict[str, Any]]]:
+    """(clustering, values until then) of the rows that a deletion at `at` (µs) covers."""
+    facts = view.facts[table]
+    for ck in facts.with_prefix(clustering):
+        if any(each.marked_for_delete_at == at for each in (*facts.rows[ck].deletions, *facts.deletions_of(ck))):
+            yield ck, view.row(table, ck)
+
+
+def _is_other(before: DroppedColumn, column: Column | None) -> bool:
+    return column is None or (before.kind, before.type) != (column.kind, column.type)
+
+
+def _materialized(options: Mapping[str, Any]) -> View:
+    return View(options.get("base_table_name", ""), options.get("where_clause", ""), bool(options.get("include_all_columns")))
+
+
+def _contiguous(columns: tuple[Column, ...]) -> bool:
+    return [column.position for column in columns] == list(range(len(columns)))
+
+
+@lru_cache(maxsize=16_384)
+def _column(name: str, kind_text: str, type_text: str, position: int, order: str | None) -> Column:
+    """Cached: the incarnations of a table that is made again and again have the same columns."""
+    kind = _kind(name, kind_text)
+    return Column(name, kind, type_text, position if kind in ("partition_key", "clustering") else -1, str(order).lower() == "desc")
+
+
+def _dropped(view: _View, clustering: tuple[str, ...], values: Mapping[str, Any]) -> DroppedColumn:
+    """A column as its drop was recorded: 3.11 did not say the kind at first, and gives a non-frozen user type as a tuple. Times are ms."""
+    name, kind, type_text = clustering[1], values.get("kind"), values["type"]
+    before = view.before_drop(tuple(part.encode("utf-8", "surrogateescape") for part in clustering))
+    if kind is None:
+        kind = before.get("kind", "regular")
+    if "type" in before and wire_shape(before["type"])[1] and not wire_shape(type_text)[1]:
+        type_text = before["type"]
+    said_at = view.told_at("dropped_columns", clustering)
+    return DroppedColumn(name, _kind(name, kind), type_text, (values.get("dropped_time") or 0) * 1000, said_at)
+
+
+def _kind(name: str, text: str) -> ColumnKind:
+    kind = _KINDS.get(text.lower())
+    if kind is None:
+        raise SchemaError(f"column {name!r} is of the unknown kind {text!r}", operation="learn the schema")
+    return kind
+
+
+def _keyspace(name: str, view: _View) -> Keyspace | None:
+    for _, values in view.rows("keyspaces"):
+        return Keyspace(name, dict(values.get("replication") or ()), values.get("durable_writes", True))
+    return None
+
+
+def _user_type(keyspace: str, view: _View, clustering: Clustering) -> dict[tuple[str, str], UserType]:
+    """The user type of that row; if it was dropped, as it was at last; nothing if it was never told."""
+    (name,) = _text(clustering)
+    whole = {"field_names", "field_types"}
+    values = view.row("types", clustering)
+    dropped = not whole <= values.keys()
+    if dropped and not whole <= (values := view.last_told("types", clustering)).keys():
+        return {}
+    names, kinds = values["field_names"], values["field_types"]
+    if len(names) != len(kinds) or not all(isinstance(text, str) for text in (*names, *kinds)):
+        raise SchemaError("its fields lack names or types", operation="learn the schema", obj=f"{keyspace}.{name}")
+    return {(keyspace, name): UserType(keyspace, name, tuple(names), tuple(kinds), dropped)}
+
+
+def _values(table: str, cells: Iterable[Cell], deletions: Iterable[DeletionTime], floor: int, bound: int) -> dict[str, Any]:
+    """The values of the cells that are alive: of those after `floor` up to `bound`, given the deletions before it (µs)."""
+    for deletion in deletions:
+        if floor < deletion.marked_for_delete_at < bound:
+            floor = deletion.marked_for_delete_at
+    told = [cell for cell in cells if floor < cell.timestamp <= bound]
+    if len({cell.column for cell in told}) < len(told):
+        told = list(settle_row(Row((), cells=tuple(told))).cells)
+    return {
+        cell.column: _decoded(table, cell.column, cell.value)
+        for cell in told
+        if cell.value and (cell.ttl or cell.local_deletion_time == NO_DELETION_TIME)
+    }
+
+
+def _value(table: str, cell: Cell) -> Any:
+    return _decoded(table, cell.column, cell.value)
+
+
+@lru_cache(maxsize=65_536)
+def _decoded(table: str, column: str, value: bytes) -> Any:
+    """A value of system_schema: the same few come again with every table, every version and every node."""
+    kind = system_tables.SCHEMA_TABLES[system_tables.system_table_id("system_schema", table)].columns[column].type
+    return parse_type(kind, "system_schema", {}).decode(value)
+
+
+def _text(clustering: Clustering) -> tuple[str, ...]:
+    return tuple([_part(value) for value in clustering])
+
+
+@lru_cache(maxsize=16_384)
+def _part(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "surrogateescape")
+
+
+def _covers(tombstone: RangeTombstone, clustering: Clustering) -> bool:
+    """Whether a range holds a row. All clusterings of the tracked tables are ascending texts: byte order is theirs."""
+    after = _compare(clustering, tombstone.start)
+    before = _compare(clustering, tombstone.end)
+    return (after > 0 or (after == 0 and tombstone.start.inclusive)) and (before < 0 or (before == 0 and tombstone.end.inclusive))
+
+
+def _compare(clustering: Clustering, bound: Bound) -> int:
+    """Where the clustering's prefix stands to the bound: -1, 0, 1. An unbounded end holds every row."""
+    prefix, values = _bytes(clustering[: len(bound.values)]), _bytes(bound.values)
+    return (prefix > values) - (prefix < values)
+
+
+def _name(values: Clustering) -> bytes:
+    return (values[0] or b"") if values else b""
+
+
+def _bytes(values: Clustering) -> tuple[bytes, ...]:
+    return values if None not in values else tuple(value or b"" for value in values)  # type: ignore[return-value]
+
+
+# --- facts to JSON and back -------------------------------------------------------------------------------------------------------
+
+
+def _partition_to_json(table: str, keyspace: str, facts: _PartitionFacts) -> dict[str, Any]:
+    return {
+        "table": table,
+        "keyspace": keyspace,
+        "deletions": _deletions_to_json(facts.deletions),
+        "ranges": sorted((_range_to_json(tombstone) for tombstone in facts.ranges), key=str),
+        "rows": [
+            {
+                "ck": _hex_all(clustering),
+                "deletions": _deletions_to_json(of_row.deletions),
+                "cells": sorted((_cell_to_json(cell) for cell in of_row.cells), key=str),
+                **({"seen": [[written, *times] for written, times in sorted(of_row.seen.items())]} if of_row.seen else {}),
+            }
+            for clustering, of_row in sorted(facts.rows.items(), key=lambda item: _bytes(item[0]))
+        ],
+    }
+
+
+def _partition_from_json(document: Mapping[str, Any]) -> _PartitionFacts:
+    return _PartitionFacts(
+        deletions=_deletions_from_json(document["deletions"]),
+        ranges={_range_from_json(*tombstone) for tombstone in document["ranges"]},
+        rows={
+            _unhex_all(row["ck"]): _RowFacts(
+                cells=_shared(frozenset(_cell_from_json(*cell) for cell in row["cells"])),
+                deletions=_shared(frozenset(_deletions_from_json(row["deletions"]))),
+                seen={written: (first, last) for written, first, last in row.get("seen", ())},
+            )
+            for row in document["rows"]
+        },
+    )
+
+
+def _cell_to_json(cell: Cell) -> list[Any]:
+    return [cell.column, cell.timestamp, cell.value.hex(), cell.ttl, _time(cell.local_deletion_time)]
+
+
+@lru_cache(maxsize=65_536)
+def _cell_from_json(column: str, timestamp: int, value: str, ttl: int, time: int | None) -> Cell:
+    return Cell(column, timestamp, bytes.fromhex(value), None, ttl, _untime(time))
+
+
+def _range_to_json(tombstone: RangeTombstone) -> list[Any]:
+    ends = [[_hex_all(bound.values), bound.inclusive] for bound in (tombstone.start, tombstone.end)]
+    return [*ends, *_deletions_to_json({tombstone.deletion})]
+
+
+def _range_from_json(start: list[Any], end: list[Any], deletion: list[int | None]) -> RangeTombstone:
+    bounds = [Bound(_unhex_all(values), inclusive) for values, inclusive in (start, end)]
+    (by,) = _deletions_from_json([deletion])
+    return RangeTombstone(bounds[0], bounds[1], by)
+
+
+def _deletions_to_json(deletions: Collection[DeletionTime]) -> list[list[int | None]]:
+    return sorted([[d.marked_for_delete_at, _time(d.local_deletion_time)] for d in deletions], key=str)
+
+
+def _deletions_from_json(deletions: list[list[Any]]) -> set[DeletionTime]:
+    return {DeletionTime(marked, _untime(time)) for marked, time in deletions}
+
+
+def _time(time: int) -> int | None:
+    return None if time == NO_DELETION_TIME else time
+
+
+def _untime(time: int | None) -> int:
+    return NO_DELETION_TIME if time is None else time
+
+
+def _hex_all(values: Clustering) -> list[str | None]:
+    return [None if value is None else value.hex() for value in values]
+
+
+def _unhex_all(values: list[str | None]) -> Clustering:
+    return tuple(None if value is None else bytes.fromhex(value) for value in values)

@@ -1,0 +1,118 @@
+"""A snapshot of system_schema as a node answered it, shipped beside the segments because DDL in the log may be lost with its segment.
+
+    {"taken_at": ISO-8601, "schema_version": text,
+     "tables": [{"keyspace_name": …, "table_name": …, "id": …, …, "writetime": µs}, …],
+     "columns": […], "dropped_columns": […], "types": […], "keyspaces": […], "views": […]}
+
+Rows are those of the tables of that name, column by column: text, numbers and booleans as they are, uuids as text, blobs as hex,
+timestamps as ms since the epoch, lists and sets as lists, maps as objects; a column that is null or missing is not set. Each row says with
+`writetime` when it was written. So a snapshot is turned into the mutations that would have written it, and goes through the same door
+as the log. What a snapshot does not hold proves nothing, unless it says `"agreed": true`: the node's peers had the same
+schema version, so that what it lacks is gone from the ring.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from writetime import untrusted
+from writetime.cassandra.model import Cell, Liveness, Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.model import Column, Table
+from writetime.cassandra.schema.system_tables import SCHEMA_TABLES
+from writetime.cassandra.types.types import CollectionType, CqlType, parse_type
+from writetime.errors import SchemaError, WritetimeError
+
+WRITETIME = "writetime"
+LATEST: Final = untrusted.I64
+_LONGEST_NAME: Final = 256
+"""Characters; Cassandra allows 48, and 222 since 5.0."""
+_TABLES = {table.name: table for table in SCHEMA_TABLES.values()}
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "uuid": UUID,
+    "blob": lambda text: bytes.fromhex(text.removeprefix("0x")),
+}
+
+
+def whole_at(document: Mapping[str, Any], *, received: int = LATEST) -> int | None:
+    """When it was taken (µs), if it is the whole schema of a ring whose nodes agreed on it: then it also tells what is not there.
+    `received`: when it was there at the latest (µs), whatever the node's clock says."""
+    keyspaces, at = document.get("keyspaces"), document.get("taken_at")
+    if document.get("agreed") is not True or not isinstance(keyspaces, list) or not isinstance(at, str):
+        return None
+    # Every node has these rows: a document without them is none of a node.
+    if (
+        not document.get("tables")
+        or not document.get("columns")
+        or not any(row.get("keyspace_name") == "system_schema" for row in keyspaces)
+    ):
+        return None
+    try:
+        taken = int(datetime.fromisoformat(at).timestamp() * 1_000_000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise SchemaError(f"taken_at is {at!r}", operation="read a schema snapshot") from error
+    return min(taken, received)
+
+
+def read(text: str | bytes) -> dict[str, Any]:
+    """A snapshot's JSON. Raises SchemaError."""
+    try:
+        return untrusted.parse_object(text.encode() if isinstance(text, str) else text, largest=untrusted.SCHEMA)
+    except untrusted.Untrusted as error:
+        raise SchemaError(str(error), operation="read a schema snapshot") from error
+
+
+def parse(text: str | bytes, *, latest: int | None = None) -> list[Mutation]:
+    """The mutations of a snapshot's JSON, one for each keyspace. `latest`: the last writetime (µs) that is believed; a later one would
+    outdo every change to come. Raises SchemaError."""
+    return mutations(read(text), latest=LATEST if latest is None else latest)
+
+
+def mutations(document: Mapping[str, Any], *, latest: int = LATEST) -> list[Mutation]:
+    """The mutations of a snapshot, one for each keyspace, in the order of their names. Raises SchemaError."""
+    rows: dict[str, dict[str, list[Row]]] = {}
+    for name, table in _TABLES.items():
+        entries = document.get(name) or []
+        if not isinstance(entries, list):
+            raise SchemaError(f"it is no list but {type(entries).__name__}", operation="read a schema snapshot", obj=name)
+        for index, values in enumerate(entries):
+            keyspace, row = _row(table, values, f"{name}[{index}]", latest)
+            rows.setdefault(keyspace, {}).setdefault(name, []).append(row)
+    return [
+        Mutation(tuple(PartitionUpdate(_TABLES[name].id, keyspace.encode(), rows=tuple(found)) for name, found in sorted(tables.items())))
+        for keyspace, tables in sorted(rows.items())
+    ]
+
+
+def _row(table: Table, values: Mapping[str, Any], where: str, latest: int) -> tuple[str, Row]:
+    """(keyspace, row) of one entry. Columns that this version does not know are passed over."""
+    try:
+        written = untrusted.integer(values[WRITETIME], WRITETIME, low=-(2**63), high=latest)
+        keyspace = untrusted.text(values["keyspace_name"], "keyspace_name", longest=_LONGEST_NAME)
+        clustering = tuple(_encode(column, values[column.name]) for column in table.clustering)
+        cells = tuple(
+            Cell(column.name, written, _encode(column, values[column.name]))
+            for column in table.regular_columns
+            if values.get(column.name) is not None
+        )
+        return keyspace, Row(clustering, Liveness(written), cells=cells)
+    except (WritetimeError, KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise SchemaError(f"{type(error).__name__}: {error}", operation="read a schema snapshot", obj=where) from error
+
+
+def _encode(column: Column, value: Any) -> bytes:
+    kind = parse_type(column.type, "system_schema", {})
+    return kind.encode(_from_json(kind, value))
+
+
+def _from_json(kind: CqlType, value: Any) -> Any:
+    if not isinstance(kind, CollectionType):
+        return _FROM_JSON.get(str(kind), lambda same: same)(value)
+    if kind.kind == "map":
+        key, element = kind.elements
+        return sorted((_from_json(key, k), _from_json(element, v)) for k, v in value.items())
+    elements = [_from_json(kind.elements[0], element) for element in value]
+    return sorted(elements) if kind.kind == "set" else elements

@@ -1,0 +1,154 @@
+"""The schema at each position of a log: what was in force when a mutation was written.
+
+Changes are added in log order, and each new one makes a version: the schema of everything told up to there. What comes from elsewhere, a
+snapshot or earlier segments, is the base and holds from the start. A change holds from its own position on, that is for the frames
+behind it; a write that raced an ALTER may stand on the wrong side of it, so who fails with one version tries the next.
+
+Positions are whatever can be compared, as long as one log uses one kind: (segment id, position) for a node's log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from writetime.cassandra.model import Mutation
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Keyspace, Schema, Table, UserType
+
+Position = Any
+
+
+class Difference(NamedTuple):
+    """Something that changed in a keyspace, in words."""
+
+    keyspace: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A schema change: where its frame ends, its writetime in µs, and what it changed. `schema` is what holds from there."""
+
+    position: Position
+    timestamp: int
+    what: tuple[Difference, ...]
+    schema: Schema
+
+
+class Timeline:
+    """See the module's docstring. `learner` is what all changes together come to, for the next segments' base."""
+
+    def __init__(self, base: SchemaLearner | None = None) -> None:
+        self.learner = base or SchemaLearner()
+        self.base = self.learner.schema()
+        self.changes: list[Change] = []
+
+    def add(self, position: Position, mutation: Mutation) -> Change | None:
+        """Take in a mutation of any table; the change it makes, None if it says nothing new. Positions must not go back."""
+        if self.changes and position < self.changes[-1].position:
+            raise ValueError(f"position {position} is before {self.changes[-1].position}")
+        if not self.learner.apply(mutation):
+            return None
+        schema = self.learner.schema()
+        change = Change(position, _timestamp(mutation), tuple(differences(self.now, schema)), schema)
+        self.changes.append(change)
+        return change
+
+    @property
+    def now(self) -> Schema:
+        """The schema after all changes."""
+        return self.changes[-1].schema if self.changes else self.base
+
+    def at(self, position: Position) -> Schema:
+        """The schema after all changes at or before a position."""
+        count = bisect_right(self.changes, position, key=lambda change: change.position)
+        return self.changes[count - 1].schema if count else self.base
+
+
+def _timestamp(mutation: Mutation) -> int:
+    times = [row.liveness.timestamp for update in mutation.updates for row in update.rows if row.liveness is not None]
+    times += [cell.timestamp for update in mutation.updates for row in update.rows for cell in row.cells]
+    times += [row.deletion.marked_for_delete_at for update in mutation.updates for row in update.rows if row.deletion is not None]
+    times += [update.deletion.marked_for_delete_at for update in mutation.updates if update.deletion is not None]
+    times += [tombstone.deletion.marked_for_delete_at for update in mutation.updates for tombstone in update.range_tombstones]
+    return max(times)
+
+
+# --- what changed, in words -------------------------------------------------------------------------------------------------------
+
+
+def differences(before: Schema, after: Schema) -> Iterator[Difference]:
+    """What leads from one schema to the other."""
+    for name in sorted(before.keyspaces.keys() | after.keyspaces.keys()):
+        yield from (Difference(name, text) for text in _keyspace(before.keyspaces.get(name), after.keyspaces.get(name)))
+    for place in sorted(before.types.keys() | after.types.keys()):
+        yield from (Difference(place[0], text) for text in _type(_living(before, place), _living(after, place)))
+    changed = [table for table_id, table in after.tables.items() if before.tables.get(table_id) is not table]
+    for table in sorted(changed, key=lambda each: (each.full_name, not each.dropped, each.id)):
+        yield from (Difference(table.keyspace, text) for text in _table(before.tables.get(table.id), table))
+    for table_id in sorted(before.tables.keys() - after.tables.keys()):
+        table = before.tables[table_id]
+        yield Difference(table.keyspace, f"table {table.label} can no longer be understood")
+
+
+def _keyspace(before: Keyspace | None, after: Keyspace | None) -> Iterator[str]:
+    if after is None and before is not None:
+        yield f"keyspace {before.name} dropped"
+    elif after is not None and before != after:
+        yield f"keyspace {after.name} {'created' if before is None else 'altered'}"
+
+
+def _living(schema: Schema, place: tuple[str, str]) -> UserType | None:
+    found = schema.types.get(place)
+    return None if found is None or found.dropped else found
+
+
+def _type(before: UserType | None, after: UserType | None) -> Iterator[str]:
+    if after is None and before is not None:
+        yield f"type {before.keyspace}.{before.name} dropped"
+    elif after is not None and before is None:
+        yield f"type {after.keyspace}.{after.name} created"
+    elif before is not None and after is not None and before != after:
+        added = ", ".join(name for name in after.field_names if name not in before.field_names)
+        yield f"type {after.keyspace}.{after.name} altered{f': {added} added' if added else ''}"
+
+
+def _table(before: Table | None, after: Table) -> Iterator[str]:
+    what = "view" if after.view else "table"
+    if before is None:
+        cdc = ", cdc on" if after.cdc else ""
+        yield f"{what} {after.full_name} created, id {after.id}{cdc}{', dropped since' if after.dropped else ''}"
+    elif before != after:
+        yield f"{what} {after.full_name}: {'; '.join(_table_changes(before, after)) or 'altered'}"
+
+
+def _table_changes(before: Table, after: Table) -> Iterator[str]:
+    if after.dropped and not before.dropped:
+        yield f"dropped, id {after.id}"
+    new_names = dict(renamed(before, after))
+    for old, new in new_names.items():
+        yield f"column {old} renamed to {new}"
+    for name in sorted(after.columns.keys() - before.columns.keys() - set(new_names.values())):
+        column = after.columns[name]
+        yield f"column {name} {column.type}{' static' if column.kind == 'static' else ''} added"
+    for name in sorted(before.columns.keys() - after.columns.keys() - new_names.keys()):
+        yield f"column {name} dropped"
+    for name in sorted(before.columns.keys() & after.columns.keys()):
+        if before.columns[name] != after.columns[name]:
+            yield f"column {name} is {after.columns[name].type} now"
+    if before.cdc != after.cdc:
+        yield f"cdc {'on' if after.cdc else 'off'}"
+    for option in ("default_time_to_live", "gc_grace_seconds"):
+        if getattr(before, option) != getattr(after, option):
+            yield f"{option} = {getattr(after, option)}"
+    if before.flags != after.flags:
+        yield f"flags {', '.join(sorted(after.flags)) or 'none'}"
+
+
+def renamed(before: Table, after: Table) -> Iterator[tuple[str, str]]:
+    """Key columns of the same place under another name."""
+    for old, new in ((before.partition_key, after.partition_key), (before.clustering, after.clustering)):
+        yield from ((was.name, now.name) for was, now in zip(old, new, strict=False) if was.name != now.name)

@@ -1,0 +1,242 @@
+"""CQL types: the grammar of type texts, bytes <-> Python values, and Cassandra's order of values.
+
+A type text as system_schema.columns holds it (`map<text, frozen<addr>>`) becomes a `CqlType`. Simple types come from the table in
+`native`; types made of others are small classes here. Only the outermost type can be multi-cell (a non-frozen collection or user type):
+whatever is inside another type is frozen, said or not.
+
+Python values are those of `native`, and list (list, vector; a set in element order), list of pairs (map), tuple, dict (user type).
+
+Sources: Cassandra 3.11-5.0, db/marshal/*Type, cql3/CQL3Type. This module knows no Arrow, no JSON and no schema but the
+user types it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from writetime.cassandra.schema.model import UserType
+from writetime.cassandra.types.compound import (
+    MAX_DEPTH,
+    MAX_DIMENSION,
+    CollectionType,
+    CustomType,
+    TupleType,
+    UdtType,
+    VectorType,
+    part_value,
+    quoted,
+    read_values,
+    starting_fields,
+)
+from writetime.cassandra.types.marshal import class_type
+from writetime.cassandra.types.native import (
+    EMPTY,
+    NATIVE,
+    CqlType,
+    Duration,
+    Empty,
+    NativeType,
+    timeuuid_key,
+    uuid_key,
+)
+from writetime.errors import DecodeError, SchemaError
+
+__all__ = [
+    "EMPTY",
+    "NATIVE",
+    "CollectionType",
+    "CqlType",
+    "CustomType",
+    "Duration",
+    "Empty",
+    "NativeType",
+    "TupleType",
+    "Types",
+    "UdtType",
+    "VectorType",
+    "assemble",
+    "parse_type",
+    "quoted",
+    "read_values",
+    "starting_fields",
+    "timeuuid_key",
+    "uuid_key",
+    "wire_shape",
+]
+
+Types = Mapping[tuple[str, str], UserType]
+
+
+# --- type texts -------------------------------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"""\s*("(?:[^"]|"")*"|'[^']*'|[A-Za-z_][A-Za-z0-9_]*|\d+|[<>,.])""")
+_PUNCTUATION: Final = frozenset("<>,.")
+
+
+def parse_type(text: str, keyspace: str, types: Types) -> CqlType:
+    """The type of a text such as `map<text, frozen<addr>>`; user types are looked up as (keyspace, name) in `types`.
+
+    A user type that is not there still parses: it has its shape on the wire, and raises SchemaError when values are asked of it.
+    Raises SchemaError if the text is no type.
+    """
+    parser = _Parser(text, keyspace, types)
+    kind = parser.type(frozen=False)
+    parser.end()
+    return kind
+
+
+@lru_cache(maxsize=4096)
+def wire_shape(text: str) -> tuple[int | None, bool]:
+    """(fixed length, multi-cell) of a type text: all that a reader of mutations needs of it, and independent of user types."""
+    kind = parse_type(text, "", {})
+    return kind.fixed_length, kind.multicell
+
+
+class _Parser:
+    """Recursive descent over one type text."""
+
+    def __init__(self, text: str, keyspace: str, types: Types) -> None:
+        self.text, self.keyspace, self.types = text, keyspace, types
+        self.tokens = self._tokens()
+        self.at = self.depth = 0
+
+    def type(self, *, frozen: bool) -> CqlType:
+        """One type; `frozen` says that it is inside another."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self._error(f"it is more than {MAX_DEPTH} deep")
+        kind = self._type(frozen)
+        self.depth -= 1
+        return kind
+
+    def _type(self, frozen: bool) -> CqlType:
+        token = self._next()
+        if token.startswith("'"):
+            try:
+                return class_type(token[1:-1])
+            except SchemaError:
+                # Whatever the text says, the values have their bytes.
+                return CustomType(token[1:-1])
+        if token.startswith('"'):
+            return self._user_type(token[1:-1].replace('""', '"'), frozen)
+        name = token.lower()
+        if self._peek() == "<":
+            return self._parametrized(name, frozen)
+        return NATIVE[name] if name in NATIVE else self._user_type(name, frozen)
+
+    def end(self) -> None:
+        if self.at != len(self.tokens):
+            raise self._error(f"{self.tokens[self.at]!r} is left over")
+
+    def _parametrized(self, name: str, frozen: bool) -> CqlType:
+        self._expect("<")
+        if name == "frozen":
+            inner = self.type(frozen=True)
+            self._expect(">")
+            return inner
+        parameters = [self.type(frozen=True)]
+        while self._peek() == ",":
+            self._expect(",")
+            if name == "vector":
+                return self._vector(parameters[0])
+            parameters.append(self.type(frozen=True))
+        self._expect(">")
+        if name == "tuple":
+            return TupleType(tuple(parameters))
+        if len(parameters) != {"list": 1, "set": 1, "map": 2}.get(name):
+            raise self._error(f"no type {name} with {len(parameters)} parameters")
+        return CollectionType(name, tuple(parameters), multicell=not frozen)
+
+    def _vector(self, element: CqlType) -> VectorType:
+        dimension = self._next()
+        if not dimension.isdecimal() or len(dimension) > len(str(MAX_DIMENSION)) or not 0 < int(dimension) <= MAX_DIMENSION:
+            raise self._error(f"{dimension!r} is no dimension")
+        self._expect(">")
+        return VectorType(element, int(dimension))
+
+    def _user_type(self, name: str, frozen: bool) -> UdtType:
+        keyspace = self.keyspace
+        if self._peek() == ".":
+            self._expect(".")
+            keyspace, name = name, self._next().strip('"')
+        definition = self.types.get((keyspace, name))
+        fields = None
+        if definition is not None:
+            fields = {
+                field: _Parser(text, keyspace, self.types).type(frozen=True)
+                for field, text in zip(definition.field_names, definition.field_types, strict=True)
+            }
+        return UdtType(keyspace, name, fields, multicell=not frozen)
+
+    def _tokens(self) -> list[str]:
+        tokens, pos, text = [], 0, self.text.rstrip()
+        while pos < len(text):
+            match = _TOKEN.match(text, pos)
+            if match is None:
+                raise self._error(f"nothing known begins at {pos}")
+            tokens.append(match[1])
+            pos = match.end()
+        return tokens
+
+    def _peek(self) -> str | None:
+        return self.tokens[self.at] if self.at < len(self.tokens) else None
+
+    def _next(self) -> str:
+        token = self._peek()
+        if token is None or token in _PUNCTUATION:
+            raise self._error("a type is missing")
+        self.at += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        if self._peek() != token:
+            raise self._error(f"{token!r} is missing")
+        self.at += 1
+
+    def _error(self, message: str) -> SchemaError:
+        return SchemaError(message, operation="parse a type", obj=self.text)
+
+
+# --- cells to one value -----------------------------------------------------------------------------------------------------------
+
+
+class Held(Protocol):
+    """A live cell: the bytes of its value, and of the key of an element."""
+
+    @property
+    def value(self) -> bytes: ...
+
+    @property
+    def path(self) -> bytes | None: ...
+
+
+def assemble(column_type: CqlType, cells: Sequence[Held]) -> Any:
+    """The column's Python value from its live cells (in any order): None if there are none.
+
+    List elements come in the order of their timeuuids, set elements and map entries in the order of their type; a user type has all its
+    fields. Which cells are live is for the caller to say.
+    """
+    if not cells:
+        return None
+    if not column_type.multicell:
+        return column_type.decode(cells[0].value)
+    if isinstance(column_type, UdtType):
+        return _assemble_udt(column_type, cells)
+    if not isinstance(column_type, CollectionType):
+        raise DecodeError("only collections and user types have a cell per element", operation="assemble a value", obj=str(column_type))
+    order: CqlType = NATIVE["timeuuid"] if column_type.kind == "list" else column_type.elements[0]
+    ordered = sorted(((cell.path or b"", cell.value) for cell in cells), key=lambda element: order.sort_key(element[0]))
+    first, last = column_type.elements[0], column_type.elements[-1]
+    if column_type.kind == "list":
+        return [first.decode(value) for _, value in ordered]
+    if column_type.kind == "set":
+        return [first.decode(path) for path, _ in ordered]
+    return [(first.decode(path), last.decode(value)) for path, value in ordered]
+
+
+def _assemble_udt(column_type: UdtType, cells: Sequence[Held]) -> dict[str, Any]:
+    values = {int.from_bytes(cell.path or b"", "big"): cell.value for cell in cells}
+    return {name: part_value(kind, values.get(index)) for index, (name, kind) in enumerate(column_type.known_fields.items())}

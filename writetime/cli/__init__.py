@@ -1,0 +1,119 @@
+"""The command line `writetime`: the core's own commands, and those that the rooms add.
+
+A room adds a command by an entry point of group `writetime.commands` whose value is a function with typer's annotations; the core imports
+no room. Libraries that not all commands need wait for those that do. Errors of writetime become one line on stderr and an exit code: 2 if
+the configuration is wrong, else 1. A traceback is for `--debug`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from writetime.cli import batches as batch
+from writetime.cli import conflicts, quarantine, status
+from writetime.cli import segments as commitlog
+from writetime.cli.metrics import metrics
+from writetime.errors import ConfigError, WritetimeError
+
+GROUP = "writetime.commands"
+_File = Annotated[Path, typer.Argument(help="The pipeline's YAML.", show_default=False)]
+
+config_app = typer.Typer(no_args_is_help=True, help="Look at a pipeline's configuration.")
+
+
+@config_app.command("check")
+def config_check(file: _File) -> None:
+    """Validate a configuration; says which key is wrong and why, and ends with code 2."""
+    from writetime.config.pipeline import load
+
+    config = load(file)
+    typer.echo(f"{file}: pipeline {config.pipeline}, cluster {config.cluster.name}, bucket {config.bucket}: in order.")
+
+
+@config_app.command("show")
+def config_show(file: _File, as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False) -> None:
+    """Print the effective configuration: defaults filled in, variables replaced, secrets masked."""
+    import yaml
+
+    from writetime.config.pipeline import load
+
+    effective = load(file).model_dump(mode="json", by_alias=True)
+    masked = _masked(effective)
+    text = json.dumps(masked, indent=2) if as_json else yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
+    typer.echo(text.rstrip())
+
+
+def build() -> typer.Typer:
+    """The app with all commands that are installed."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_HELP)
+
+    @app.callback()
+    def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+        """Takes the option into the help; `main` acts on it."""
+
+    app.add_typer(config_app, name="config")
+    app.add_typer(quarantine.app, name="quarantine")
+    app.add_typer(conflicts.app, name="conflicts")
+    for name, command in (commitlog.COMMANDS | batch.COMMANDS | status.COMMANDS).items():
+        app.command(name)(command)
+    app.command("metrics")(metrics)
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        _add(app, point)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit code. The console script's entry point."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        build()(args=arguments, prog_name="writetime", standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except WritetimeError as error:
+        if "--debug" in arguments:
+            raise
+        typer.echo(f"writetime: {error}", err=True)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+_MASK = "**********"
+_SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|jaas|private|key\.pem|access[._]key|account[._]key", re.IGNORECASE)
+_SECRET_IN_TEXT = re.compile(r"((?:password|secret|token)=|://[^/@:]*:(?=[^/@]*@))[^;&@\s]+", re.IGNORECASE)
+_HELP = "Change data capture for Apache Cassandra."
+
+
+def _add(app: typer.Typer, point: EntryPoint) -> None:
+    """A room's command. If the room's libraries are missing, only that command fails, and says so."""
+    try:
+        app.command(point.name)(point.load())
+    except ImportError as error:
+        cause = error
+
+        def unavailable() -> None:
+            raise ConfigError(f"cannot be loaded: {cause}", operation="run a command", obj=point.name) from cause
+
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(point.name, context_settings=anything, help=f"Not available here: {cause}.")(unavailable)
+
+
+def _masked(value: Any, key: str = "") -> Any:
+    """Hide what is or may be a secret: pydantic masks declared ones, free-form options and URIs are judged by their names and shape."""
+    if isinstance(value, dict):
+        return {name: _masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, key) for item in value]
+    if _SECRET_NAME.search(key) and value not in (None, ""):
+        return _MASK
+    return _SECRET_IN_TEXT.sub(rf"\1{_MASK}", value) if isinstance(value, str) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

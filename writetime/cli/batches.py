@@ -1,0 +1,118 @@
+"""The commands `writetime batches`, `writetime batch` and `writetime void`: what became of what came in, by the bucket.
+
+Heavy imports wait for a command to run: the command line loads this module for its help alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from writetime.pipeline.documents import Sealed
+    from writetime.storage.store import Store
+
+_Config = Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)]
+_AsJson = Annotated[bool, typer.Option("--json", help="The documents as JSON, one a line, instead of text for people.")]
+_Last = Annotated[int, typer.Option("--last", min=1, help="How many of the latest batches.")]
+_Number = Annotated[int, typer.Argument(help="Number of the batch.", min=1, show_default=False)]
+
+
+def batches(config: _Config, last: _Last = 20, as_json: _AsJson = False) -> None:
+    """List the latest sealed batches: where all partition updates of each went; and those that were
+    voided."""
+    from writetime.pipeline.batch_report import batches_text
+
+    store, cluster = _place(config)
+    found = list(_latest(store, cluster, last))
+    if as_json:
+        for sealed in found:
+            typer.echo(sealed.model_dump_json())
+    elif found:
+        typer.echo(batches_text(found))
+    else:
+        typer.echo("no batch is sealed yet")
+
+
+def batch(number: _Number, config: _Config, as_json: _AsJson = False) -> None:
+    """Show one batch: where its partition updates went table by table, and what it could not use."""
+    from writetime.errors import BatchError
+    from writetime.pipeline.batch_report import batch_text
+    from writetime.pipeline.planner import read_sealed
+
+    store, cluster = _place(config)
+    sealed = read_sealed(store, cluster, number)
+    if sealed is None:
+        raise BatchError("it is not sealed", operation="show a batch", obj=str(number), hint="`writetime batches` lists those that are.")
+    typer.echo(sealed.model_dump_json() if as_json else batch_text(sealed))
+
+
+def void(
+    number: _Number,
+    config: _Config,
+    reason: Annotated[str, typer.Option("--reason", help="Why it cannot be finished; kept in its seal.", show_default=False)],
+    namespace: Annotated[str, typer.Option("--namespace", help="Of a replay to be compared: the namespace that it goes into.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Void the open batch, which cannot be finished: what it has committed is taken back, its input comes in
+    with the next batch."""
+    import sys
+
+    from writetime.pipeline.batch_report import void_text
+    from writetime.pipeline.planner import history, read_sealed
+    from writetime.pipeline.void import expect_open
+    from writetime.pipeline.void import void as seal_void
+
+    store, cluster = _place(config, namespace)
+    if read_sealed(store, cluster, number) is None:
+        manifest = expect_open(store, cluster, number, history(store, cluster))
+        about = f"Void batch {number} ({manifest.kind}) of {cluster}, planned {manifest.created_at:%Y-%m-%d %H:%M:%S}Z over "
+        about += f"{len(manifest.segments)} segments? It never takes effect then, and its number is not used again."
+        if not yes and sys.stdin.isatty():
+            typer.confirm(about, abort=True, err=True)
+    sealed = seal_void(store, cluster, number, reason=reason, by=user())
+    assert sealed.void is not None
+    if as_json:
+        typer.echo(sealed.model_dump_json())
+        return
+    then = "the next replay into that namespace" if namespace else "the next batch (cdc_ingest)"
+    typer.echo(void_text(number, sealed.void, sealed.sealed_at))
+    typer.echo(f"What it has committed is taken back by {then}, which takes its input in.")
+
+
+def user() -> str:
+    """Who runs the command."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody without a name"
+
+
+def _place(config: Path, namespace: str = "") -> tuple[Store, str]:
+    from writetime.config.pipeline import load
+    from writetime.storage import open_store
+
+    pipeline = load(config)
+    pipeline = pipeline.beside(namespace) if namespace else pipeline
+    return open_store(pipeline.bucket), pipeline.cluster.name
+
+
+def _latest(store: Store, cluster: str, count: int) -> Iterator[Sealed]:
+    """Sealed batches, the oldest of them first."""
+    from writetime.pipeline.planner import history, read_sealed
+
+    newest = history(store, cluster)
+    last = newest.last - newest.open
+    for number in range(max(1, last - count + 1), last + 1):
+        sealed = read_sealed(store, cluster, number)
+        if sealed is not None:
+            yield sealed
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"batches": batches, "batch": batch, "void": void}
+"""What the command line takes in, by name."""

@@ -1,0 +1,28 @@
+"""The command `writetime metrics`: the pipeline's metrics as text in Prometheus' format.
+
+Heavy imports wait for the command to run: the command line loads this module for its help alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from writetime.cli.status import open_batches
+
+
+def metrics(
+    config: Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", help="Write to this file, whole or not at all, instead of stdout.")] = None,
+) -> None:
+    """Print the pipeline's metrics for Prometheus, such as node_exporter's textfile collector takes them."""
+    from writetime.monitoring.metrics import as_text, samples
+
+    text = as_text(samples(open_batches(config)))
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    fresh = output.with_name(f".{output.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(output)

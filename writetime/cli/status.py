@@ -1,0 +1,41 @@
+"""The command `writetime status`: the ring, its last batches and its tables, as text for people or as one JSON document.
+
+Heavy imports wait for the command to run: the command line loads this module for its help alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from writetime.pipeline.batch_history import Batches
+
+_Config = Annotated[Path, typer.Option("--config", help="The pipeline's YAML.", show_default=False)]
+_AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of text for people.")]
+_Last = Annotated[int, typer.Option("--last", min=1, max=2000, help="How many of the latest batches.")]
+
+
+def status(config: _Config, last: _Last = 60, as_json: _AsJson = False) -> None:
+    """Show who ships and how fresh, what waits, and what came of each table."""
+    from writetime.monitoring.status import as_document, as_text
+
+    batches = open_batches(config)
+    typer.echo(json.dumps(as_document(batches, last), indent=1) if as_json else as_text(batches, last))
+
+
+def open_batches(config: Path) -> Batches:
+    """The batches of the pipeline that a YAML describes."""
+    from writetime.config.pipeline import load
+    from writetime.pipeline.batch_history import Batches
+    from writetime.storage import open_store
+
+    pipeline = load(config)
+    return Batches(open_store(pipeline.bucket), pipeline.cluster.name, largest=pipeline.largest_segment)
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"status": status}
+"""What the command line takes in, by name."""

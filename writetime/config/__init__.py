@@ -1,0 +1,1 @@
+"""Configuration: one YAML per pipeline (`pipeline`), and the pipelines of an Airflow (`airflow`)."""

@@ -1,0 +1,167 @@
+"""Values of the warehouse's columns as the values of events: one form for JSON, one for Avro, compiled from the CQL type.
+
+In are plain values as `arrow.plain_values` gives them (timestamps µs, dates days, structs dicts whose values go by place, maps lists of
+pairs); out is what `json.dumps` or fastavro takes. The forms are those of `writetime.events.json` and `writetime.events.avro`, with two
+differences in JSON: a zero-length value is what the warehouse holds for it, and maps whose keys are numbers of any size are objects, for
+these keys are text. `Numbers` says what varint and decimal become, anywhere but in the keys of such a map:
+
+    string     their digits, exact
+    precise    {"scale", "value"}: the unscaled number in two's complement, big-endian (Debezium's VariableScaleDecimal), exact
+    double     the nearest double
+
+This module knows no envelope and no sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from writetime.cassandra.types.types import (
+    CollectionType,
+    CqlType,
+    CustomType,
+    NativeType,
+    TupleType,
+    UdtType,
+    VectorType,
+)
+from writetime.events.naming import to_avro
+from writetime.events.values import (
+    TEXT_KEYS,
+    fields_of,
+    iso_date,
+    iso_timestamp,
+    json_float,
+    json_real,
+    to_base64,
+)
+
+Numbers = Literal["string", "precise", "double"]
+Convert = Callable[[Any], Any]
+_NUMBERS: Final = frozenset({"varint", "decimal"})
+
+
+class Form:
+    """How values look. Subclasses say what simple values and maps become, and how fields are called."""
+
+    bytes_of: Convert | None = None
+    """What becomes of bytes; None: nothing."""
+
+    def __init__(self, numbers: Numbers = "string") -> None:
+        self.numbers = numbers
+
+    def name(self, cql: str) -> str:
+        return cql
+
+    def converter(self, kind: CqlType) -> Convert | None:
+        """What makes a value of the type, which is not null, one of this form; None: it is one already."""
+        if isinstance(kind, NativeType):
+            return self._number() if kind.name in _NUMBERS and self.numbers != "string" else self.native(kind)
+        if isinstance(kind, CustomType):
+            return self.bytes_of
+        if isinstance(kind, CollectionType) and kind.kind == "map":
+            return self.map(*kind.elements)
+        if isinstance(kind, CollectionType | VectorType):
+            return _each(self.converter(kind.element if isinstance(kind, VectorType) else kind.elements[0]))
+        assert isinstance(kind, TupleType | UdtType)
+        return self.fields(fields_of(kind))
+
+    def fields(self, kinds: Mapping[str, CqlType]) -> Convert:
+        """Of a struct whose fields go by place: its fields by name."""
+        fields = [(self.name(name), self.converter(kind)) for name, kind in kinds.items()]
+
+        def convert(value: Mapping[str, Any]) -> dict[str, Any]:
+            parts = zip(fields, value.values(), strict=False)
+            return {name: part if part is None or change is None else change(part) for (name, change), part in parts}
+
+        return convert
+
+    def native(self, kind: NativeType) -> Convert | None:
+        raise NotImplementedError
+
+    def map(self, key: CqlType, value: CqlType) -> Convert:
+        raise NotImplementedError
+
+    def _number(self) -> Convert:
+        if self.numbers == "double":
+            return self.double_of
+        return lambda text: None if text == "" else _scaled(text, self.bytes_of)
+
+    def double_of(self, text: str) -> Any:
+        return None if text == "" else float(Decimal(text))
+
+    def _pairs(self, key: CqlType, value: CqlType, text_keys: bool) -> Convert:
+        """A map: an object if its keys are text, else a list of {"key", "value"}."""
+        of_key, of_value = _or_null(None if text_keys else self.converter(key)), _or_null(self.converter(value))
+        if text_keys:
+            return lambda pairs: {each: of_value(item) for each, item in pairs}
+        return lambda pairs: [{"key": of_key(each), "value": of_value(item)} for each, item in pairs]
+
+
+class JsonForm(Form):
+    """What `json.dumps` takes."""
+
+    bytes_of = staticmethod(to_base64)
+
+    def native(self, kind: NativeType) -> Convert | None:
+        return _IN_JSON.get(kind.name)
+
+    def map(self, key: CqlType, value: CqlType) -> Convert:
+        return self._pairs(key, value, str(key) in TEXT_KEYS | _NUMBERS)
+
+    def double_of(self, text: str) -> Any:
+        return None if text == "" else json_real(float(Decimal(text)))
+
+
+class AvroForm(Form):
+    """What fastavro takes for the schemas of `writetime.events.avro`."""
+
+    def name(self, cql: str) -> str:
+        return to_avro(cql)
+
+    def native(self, kind: NativeType) -> Convert | None:
+        return _IN_AVRO.get(kind.name)
+
+    def map(self, key: CqlType, value: CqlType) -> Convert:
+        return self._pairs(key, value, str(key) in TEXT_KEYS)
+
+
+JSON: Final = JsonForm()
+
+
+def _or_null(convert: Convert | None) -> Convert:
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _each(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+    return lambda values: [None if value is None else convert(value) for value in values]
+
+
+def _scaled(text: str, bytes_of: Convert | None) -> dict[str, Any]:
+    sign, digits, exponent = Decimal(text).as_tuple()
+    assert isinstance(exponent, int), "neither varint nor decimal has infinities"
+    unscaled = int(Decimal((sign, digits, 0)))
+    value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+    return {"scale": -exponent, "value": value if bytes_of is None else bytes_of(value)}
+
+
+_IN_JSON: Final[dict[str, Convert]] = {
+    "blob": to_base64,
+    "empty": to_base64,
+    "timestamp": lambda micros: iso_timestamp(micros // 1000),
+    "date": iso_date,
+    "float": json_float,
+    "double": json_real,
+}
+_IN_AVRO: Final[dict[str, Convert]] = {
+    "timestamp": lambda micros: micros // 1000,
+    # Avro's logical type says what its text is: there is no place for no bytes.
+    "uuid": lambda text: text or None,
+    "timeuuid": lambda text: text or None,
+}

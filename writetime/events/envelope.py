@@ -1,0 +1,233 @@
+"""The change event as consumers see it: Debezium's envelope, so that what reads Debezium reads this.
+
+Input is a row of a changes table (`rows_of`); output are plain values for the record's key and value, in the form that
+`writetime.events.converters` gives them; `writetime.events.serialization` makes bytes of them. Knows no Kafka and no Spark.
+
+The key is the full primary key. Static content that stands alone has null for the clustering columns, and so has a delete of many rows that
+is told as one event. A truncate and a drop of the table have no key.
+
+Value: `before`, `after` (full rows or null), `op` (c created, u updated, d deleted, t the table was truncated or dropped), `ts_ms` (when it
+was processed), `changed` (columns), `changed_elements` (by column, what changed within collections), `source` {version, connector, cluster,
+keyspace, table, table_id, hostname, nodes, replicas_seen, replicas_expected, file, pos, ts_micro, sequence [batch, ordinal], snapshot,
+reason, schema_version, bounds}. `bounds`, of a range delete that is one event: {start, start_inclusive, end, end_inclusive}, start and end
+by clustering column, null where the bound says nothing of it. An event too large for its topic has no rows and a `claim` {url, size,
+crc32c}: there the whole value lies.
+
+By `cells` each column of `before` and `after` is {value, deletion_ts, set, writetime}: what it holds, when that expires (µs, null: never),
+whether this event wrote it, and when it was written (µs); of `before` only the values are known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+import writetime
+from writetime.cassandra.types.types import CqlType
+from writetime.events.arrow import arrow_type, plain_values
+from writetime.events.converters import JSON, Convert, Form
+from writetime.events.naming import from_column, to_column, to_topic
+
+_ASIDE: Final = re.compile(r"_was_\d+_(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What all events of one table share. `addresses` maps host ids to the addresses that people know."""
+
+    cluster: str
+    keyspace: str
+    table: str
+    addresses: Mapping[str, str]
+
+
+def topic(prefix: str, keyspace: str, table: str) -> str:
+    """`<topic.prefix>.<keyspace>.<table>`, see `names.to_topic`."""
+    return to_topic(prefix, keyspace, table)
+
+
+def progress_topic(prefix: str) -> str:
+    """The compacted topic in which publishers keep how far they are, inside the same transactions as the events."""
+    return f"{prefix}.__progress"
+
+
+def quarantine_topic(prefix: str) -> str:
+    """The compacted topic that is told of pieces in quarantine, by their names."""
+    return f"{prefix}.__quarantine"
+
+
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of a changes table as plain values, timestamps as µs and dates as days since the epoch (see `arrow.plain_values`)."""
+    columns = [plain_values(column) for column in batch.columns]
+    return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+class Shape:
+    """How one version of a table shows in events, whatever the table that keeps them has become since.
+
+    `keys` and `columns` (keys first) are the version's, by CQL name; `stored` is the Arrow schema of the changes table; `history` the
+    columns of its versions. Key columns, fields of user types and parts of tuples go by place: they keep theirs when they are renamed.
+    Other columns go by name. One that the version does not have shows where it has a value: it was dropped, and the event tells what it
+    held. One that was made anew with another type has its older values in `_was_<n>_<name>` (spark_jobs.sinks.schema_evolution)."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, CqlType],
+        columns: Mapping[str, CqlType],
+        stored: pa.Schema,
+        *,
+        form: Form = JSON,
+        history: Sequence[Mapping[str, CqlType]] = (),
+        cells: bool = False,
+    ) -> None:
+        self.form, self.cells = form, cells
+        self.keys, self.columns = keys, columns
+        rows = stored.field("after").type
+        self._columns = list(_columns(keys, columns, rows, history, form))
+        self.dropped = {column.name: column.kind for column in self._columns if column.dropped}
+        self._dropped_at = [place for column in self._columns if column.dropped for place, _ in column.places]
+        self._key = form.fields(keys)
+        within = stored.field("bounds").type.field("start").type.num_fields if "bounds" in stored.names else 0
+        self.clustering = dict(list(keys.items())[len(keys) - within :])
+        self._bound = form.fields(self.clustering)
+
+    def key(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The record's key of a changes row; None for what happened to the table as a whole."""
+        return None if row["key"] is None else self._key(row["key"])
+
+    def dropped_fields(self, stored: pa.StructType) -> list[str]:
+        """Fields of a stored row that hold what dropped columns held."""
+        return [stored.field(place).name for place in self._dropped_at]
+
+    def is_wide(self, row: Mapping[str, Any]) -> bool:
+        """Whether it shows a column that the version does not have."""
+        if not self._dropped_at:
+            return False
+        parts = [list(row[part].values()) for part in ("before", "after") if row[part] is not None]
+        return any(values[place] is not None for values in parts for place in self._dropped_at)
+
+    def value(self, row: Mapping[str, Any], about: About) -> dict[str, Any]:
+        """The envelope of a changes row."""
+        elements = json.loads(row.get("changed_elements") or "{}")
+        return {
+            "before": self._row("before", row),
+            "after": self._row("after", row),
+            "op": row["op"],
+            "ts_ms": row["processed_at"] // 1000,
+            "changed": row["changed"],
+            "changed_elements": elements,
+            "source": self._source(row, about),
+        }
+
+    def claim(self, row: Mapping[str, Any], about: About, *, url: str, size: int, crc32c: int) -> dict[str, Any]:
+        """The envelope that stands for one that is too large."""
+        whole = self.value({**row, "before": None, "after": None, "changed_elements": None}, about)
+        return {**whole, "claim": {"url": url, "size": size, "crc32c": crc32c}}
+
+    def _source(self, row: Mapping[str, Any], about: About) -> dict[str, Any]:
+        nodes = [about.addresses.get(host) or host for host in row["nodes"]]
+        return {
+            "version": writetime.__version__,
+            "connector": "writetime",
+            "cluster": about.cluster,
+            "keyspace": about.keyspace,
+            "table": about.table,
+            "table_id": row["table_id"],
+            "hostname": nodes[0] if nodes else None,
+            "nodes": nodes,
+            "replicas_seen": len(nodes),
+            "replicas_expected": row["replicas_expected"],
+            "file": row["file"],
+            "pos": row["pos"],
+            "ts_micro": row["ts_micro"],
+            "sequence": [row["batch"], row["ordinal"]],
+            "snapshot": row["reason"] == "snapshot",
+            "reason": row["reason"],
+            "schema_version": row["schema_version"],
+            "bounds": self._bounds(row["bounds"]) if row.get("bounds") else None,
+        }
+
+    def _bounds(self, bounds: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._bound(part) if name in ("start", "end") and part is not None else part for name, part in bounds.items()}
+
+    def _row(self, part: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        if row[part] is None:
+            return None
+        values = list(row[part].values())
+        shown: dict[str, Any] = {}
+        for column in self._columns:
+            found = None
+            for place, change in column.places:
+                if (held := values[place]) is not None:
+                    found = held if change is None else change(held)
+                    break
+            if found is not None or not column.dropped:
+                shown[column.shown] = found
+        return self._as_cells(shown, part, row) if self.cells else shown
+
+    def _as_cells(self, values: dict[str, Any], part: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        after = part == "after"
+        written, expires = (dict(row.get(name) or ()) if after else {} for name in ("writetime", "expires_at"))
+        changed = set(row["changed"])
+        return {
+            column.shown: {
+                "value": values[column.shown],
+                "deletion_ts": expires[column.name] * 1_000_000 if column.name in expires else None,
+                "set": column.name in self.keys or (after and (column.name in changed or written.get(column.name) == row["ts_micro"])),
+                "writetime": written.get(column.name),
+            }
+            for column in self._columns
+            if column.shown in values
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column by its CQL name and as the form calls it: its type, where a row may hold it, with what makes such a value one of the form,
+    and whether it shows for what it held only."""
+
+    name: str
+    shown: str
+    kind: CqlType
+    places: list[tuple[int, Convert | None]]
+    dropped: bool
+
+
+def _columns(
+    keys: Mapping[str, CqlType],
+    columns: Mapping[str, CqlType],
+    stored: pa.StructType,
+    history: Sequence[Mapping[str, CqlType]],
+    form: Form,
+) -> Iterator[_Column]:
+    here = {to_column(name): name for name in columns}
+    held: dict[str, list[int]] = defaultdict(list)
+    for place, field in enumerate(stored):
+        aside = None if field.name in here else _ASIDE.fullmatch(field.name)
+        if place >= len(keys):
+            held[aside[1] if aside else field.name].append(place)
+    for place, (called, name) in enumerate(here.items()):
+        kind = columns[name]
+        places = [place] if place < len(keys) else held.pop(called, [])
+        yield _Column(name, form.name(name), kind, [(each, form.converter(kind)) for each in places], False)
+    for called, places in held.items():
+        name = from_column(called)
+        if kinds := [other[name] for other in history if name in other]:
+            held_as = [(place, _kind_of(stored.field(place).type, kinds)) for place in places]
+            yield _Column(name, form.name(name), held_as[-1][1], [(place, form.converter(kind)) for place, kind in held_as], True)
+
+
+def _kind_of(stored: pa.DataType, kinds: Sequence[CqlType]) -> CqlType:
+    """Which of the types that a column has had is stored. One whose user types have got fields since has another Arrow type."""
+    return next((kind for kind in kinds if arrow_type(kind) == stored), kinds[-1])
+
+
+def encode(value: Any) -> bytes:
+    """JSON as UTF-8, compact, keys in the given order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,342 @@
+"""What leaves the ring of a table: columns that stay inside, columns that are masked, rows that are filtered. The one place of that rule.
+
+Strategy: a table is *shown* as another one, without the columns that stay inside and with `text` for what is hashed or masked; values are
+changed where they are typed (spark_jobs.stages.typed_events), and everything downstream, warehouse, topics and files, sees the shown table
+only. State, archive and quarantine keep the ring's own bytes: they are secret stores.
+
+    column.exclude.list, column.include.list     key columns always stay
+    column.mask.hash.<algorithm>.with.salt       HMAC of the value's text, keyed by the salt, in hex; equal values stay equal
+    column.mask.with.<n>.chars                   n asterisks
+    column.truncate.to.<n>.chars                 the first n characters of a text
+
+A pattern is a regular expression for the whole of `<keyspace>.<table>.<column>`, in letters of either case. The first rule that fits, in
+the order above, is the one. null stays null. A filter is a Python expression of comparisons, `and`, `or`, `not`, `in`, column names and
+constants; what it compares with null is not so. Knows no sink.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from writetime.cassandra.model import Mutation, PartitionUpdate, Row
+from writetime.cassandra.schema.fingerprint import describe
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.types.types import CqlType, NativeType, Types, parse_type
+from writetime.errors import SchemaError
+from writetime.events.json import to_json_value
+from writetime.events.row_values import TableView
+
+Values = Mapping[str, Any]
+_TEXTS: Final = frozenset({"text", "varchar", "ascii"})
+_NUMBERS: Final = frozenset({"varint", "decimal"})
+_COMPARED: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a pipeline's configuration says. `hashes`: patterns by algorithm; `masks`, `cuts`: by number of characters; `rows`: filters by
+    `<keyspace>.<table>`."""
+
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    hashes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    masks: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    cuts: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
+    salt: str = field(default="", repr=False)
+
+    def of(self, table: Table, types: Types) -> TableRules:
+        """The rules of one table. SchemaError for a type that nobody has defined."""
+        found = TableRules(table, types)
+        for name, column in table.columns.items():
+            label = f"{table.keyspace}.{table.name}.{name}"
+            key = column.kind in ("partition_key", "clustering")
+            if _fits(self.exclude, label) or (self.include and not key and not _fits(self.include, label)):
+                found.excluded.add(name)
+            elif mask := self._mask(label):
+                found.masks[name] = mask
+        if (text := self.rows.get(table.full_name)) is not None:
+            found.filter = parse_filter(text)
+        return found
+
+    def _mask(self, label: str) -> Mask | None:
+        for algorithm, patterns in self.hashes.items():
+            if _fits(patterns, label):
+                return Mask("hash", algorithm=algorithm, salt=self.salt)
+        for kind, by_length in (("mask", self.masks), ("cut", self.cuts)):
+            for length, patterns in by_length.items():
+                if _fits(patterns, label):
+                    return Mask(kind, length=length)
+        return None
+
+
+def why_not(table: Table, schema: Schema, rules: Rules | None = None) -> str | None:
+    """Why the table's rows cannot be shown as things stand (a type that nobody knows), or as the rules want them; None if they can."""
+    try:
+        TableView(table, schema.types)
+        describe(table, schema.types)
+        return None if rules is None else rules.of(table, schema.types).why_not()
+    except SchemaError as error:
+        return str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What becomes of one column's values. `kind`: hash, mask or cut."""
+
+    kind: str
+    length: int = 0
+    algorithm: str = ""
+    salt: str = field(default="", repr=False)
+
+    def value(self, kind: CqlType, value: Any) -> Any:
+        """Of a value that is not null."""
+        if self.kind == "mask":
+            return "*" * self.length
+        if self.kind == "cut":
+            return value[: self.length]
+        return hmac.new(self.salt.encode(), _text(kind, value), self.algorithm).hexdigest()
+
+
+@dataclass
+class TableRules:
+    """One table's rules. Travels to the executors."""
+
+    table: Table
+    types: Types
+    excluded: set[str] = field(default_factory=set)
+    masks: dict[str, Mask] = field(default_factory=dict)
+    filter: Filter | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.excluded or self.masks or self.filter)
+
+    @property
+    def hidden(self) -> set[str]:
+        """Columns whose values nobody sees."""
+        return self.excluded | self.masks.keys()
+
+    def why_not(self) -> str | None:
+        """Why the table cannot be shown as the configuration wants it, or None."""
+        for name, column in self.table.columns.items():
+            key = column.kind in ("partition_key", "clustering")
+            mask = self.masks.get(name)
+            if key and (name in self.excluded or (mask is not None and mask.kind != "hash")):
+                return (
+                    f"`columns`: {name} is part of the primary key, which can be hashed, but neither left out nor masked or cut otherwise"
+                )
+            if mask is not None and mask.kind == "cut" and column.type not in _TEXTS:
+                return f"`columns`: {name} is {column.type}, and only text can be cut; hash or mask it"
+        unknown = sorted((self.filter.names if self.filter else set()) - self.table.columns.keys())
+        return f"`columns.rows`: the table has no column {unknown[0]}" if unknown else None
+
+    def shown(self) -> Table:
+        """The table as everybody downstream sees it."""
+        return replace(self.table, columns={n: self._shown(n, c) for n, c in self.table.columns.items() if n not in self.excluded})
+
+    def _shown(self, name: str, column: Column) -> Column:
+        mask = self.masks.get(name)
+        return column if mask is None or mask.kind == "cut" else replace(column, type="text")
+
+    def compiled(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """What changes a row's (or a key's, or a bound's) values, by CQL name, to those that are shown."""
+        masks = {name: (mask, self._kind(name)) for name, mask in self.masks.items()}
+        excluded = self.excluded
+        if not masks and not excluded:
+            return lambda values: values
+
+        def change(values: dict[str, Any]) -> dict[str, Any]:
+            shown = {name: value for name, value in values.items() if name not in excluded} if excluded else dict(values)
+            for name, (mask, kind) in masks.items():
+                if (value := shown.get(name)) is not None:
+                    shown[name] = mask.value(kind, value)
+            return shown
+
+        return change
+
+    def keeps(self) -> Callable[[Values], bool]:
+        """Whether a row, by its true values, is one that is shown."""
+        if self.filter is None:
+            return lambda _: True
+        kinds, test = {name: self._kind(name) for name in self.filter.names}, self.filter.compiled()
+        return lambda row: test({name: _comparable(kind, row.get(name)) for name, kind in kinds.items()})
+
+    def _kind(self, name: str) -> CqlType:
+        return parse_type(self.table.columns[name].type, self.table.keyspace, self.types)
+
+
+def _fits(patterns: Sequence[str], label: str) -> bool:
+    return any(re.fullmatch(pattern, label, re.IGNORECASE | re.DOTALL) for pattern in patterns)
+
+
+def _text(kind: CqlType, value: Any) -> bytes:
+    """What stands for a value in its hash: a text itself, anything else as its JSON."""
+    shown = to_json_value(kind, value)
+    return (shown if isinstance(shown, str) else json.dumps(shown, separators=(",", ":"))).encode("utf-8", "surrogatepass")
+
+
+def algorithm(name: str) -> str:
+    """A hash by its name here: SHA-256 is sha256. ValueError for one that is not to be had everywhere, or has no length."""
+    plain = name.lower().replace("-", "")
+    found = next((each for each in hashlib.algorithms_guaranteed if each.replace("_", "") == plain.replace("_", "")), None)
+    if found is None or found.startswith("shake"):
+        raise ValueError(f"`{name}` is no hash that is known; sha256 is")
+    return found
+
+
+class Hiding:
+    """Takes what is not for everybody out of mutations that are shown to people: cells of columns that are hidden, be they dropped by now;
+    and whole updates of tables whose key is, as nothing of them can be shown without, or whose rows are filtered, as a mutation does not
+    tell whole rows. Counts them."""
+
+    def __init__(self, rules: Rules, schema: Schema) -> None:
+        self._rules, self._schema = rules, schema
+        self._known: dict[UUID, TableRules | None] = {}
+        self.cells = self.updates = self.filtered = 0
+
+    def mutation(self, mutation: Mutation) -> Mutation | None:
+        """The mutation without them, or None if nothing is left of it."""
+        kept = tuple(shown for update in mutation.updates if (shown := self._update(update)) is not None)
+        return replace(mutation, updates=kept) if kept else None
+
+    def _update(self, update: PartitionUpdate) -> PartitionUpdate | None:
+        found = self._of(update.table_id)
+        if not found:
+            return update
+        table, hidden = self._schema.tables[update.table_id], found.hidden
+        if found.filter is not None:
+            self.filtered += 1
+            return None
+        if any(column.name in hidden for column in (*table.partition_key, *table.clustering)):
+            self.updates += 1
+            return None
+        static = update.static_row and self._row(update.static_row, hidden)
+        return replace(update, static_row=static, rows=tuple(self._row(row, hidden) for row in update.rows))
+
+    def _row(self, row: Row, hidden: set[str]) -> Row:
+        cells = tuple(cell for cell in row.cells if cell.column not in hidden)
+        self.cells += len(row.cells) - len(cells)
+        return replace(row, cells=cells)
+
+    def _of(self, table_id: UUID) -> TableRules | None:
+        if table_id not in self._known:
+            table = self._schema.tables.get(table_id)
+            self._known[table_id] = self._rules.of(with_dropped(table), self._schema.types) if table else None
+        return self._known[table_id]
+
+    def told(self) -> str:
+        """What was left out, for people; "" if nothing was."""
+        counts = {
+            "cells of masked columns": self.cells,
+            "updates with masked keys": self.updates,
+            "updates of tables with filtered rows": self.filtered,
+        }
+        found = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return f"hidden: {found} (--unmasked shows them)" if found else ""
+
+
+def with_dropped(table: Table) -> Table:
+    """The table with the columns that it had and has no more: rules are about their values, too."""
+    dropped = {name: Column(name, column.kind, column.type) for name, column in table.dropped_columns.items()}
+    return replace(table, columns={**dropped, **table.columns})
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter's text, which `parse_filter` has checked, and the columns in it."""
+
+    text: str
+    names: frozenset[str]
+
+    def compiled(self) -> Callable[[Values], bool]:
+        """Whether it holds of a row. What cannot be compared is not so."""
+        tree = ast.parse(self.text, mode="eval").body
+        return lambda values: bool(_evaluated(tree, values))
+
+
+def parse_filter(text: str) -> Filter:
+    """ValueError for what is no filter."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"`{text}` is no filter: {error.msg}") from error
+    names: set[str] = set()
+    _check(tree, names, text)
+    return Filter(text.strip(), frozenset(names))
+
+
+def _check(node: ast.expr, names: set[str], text: str) -> None:
+    if isinstance(node, ast.Name):
+        names.add(node.id)
+    elif isinstance(node, ast.BoolOp):
+        for part in node.values:
+            _check(part, names, text)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        _check(node.operand, names, text)
+    elif isinstance(node, ast.Compare) and all(type(op) in _COMPARED or isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+        for part in (node.left, *node.comparators):
+            _check(part, names, text)
+    elif isinstance(node, ast.Tuple | ast.List):
+        for part in node.elts:
+            _check(part, names, text)
+    elif not (isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None)):
+        raise ValueError(f"`{text}` is no filter: `{ast.unparse(node)}` cannot stand there")
+
+
+def _evaluated(node: ast.expr, values: Values) -> Any:
+    if isinstance(node, ast.Name):
+        return values[node.id]
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Tuple | ast.List):
+        return [_evaluated(part, values) for part in node.elts]
+    if isinstance(node, ast.BoolOp):
+        parts = (bool(_evaluated(part, values)) for part in node.values)
+        return all(parts) if isinstance(node.op, ast.And) else any(parts)
+    if isinstance(node, ast.UnaryOp):
+        value = _evaluated(node.operand, values)
+        return not value if isinstance(node.op, ast.Not) else -value
+    assert isinstance(node, ast.Compare), "it was checked"
+    found = [_evaluated(part, values) for part in (node.left, *node.comparators)]
+    return all(_holds(op, left, right) for op, left, right in zip(node.ops, found, found[1:], strict=False))
+
+
+def _holds(op: ast.cmpop, left: Any, right: Any) -> bool:
+    if isinstance(op, ast.Is | ast.IsNot):
+        return (left is right) == isinstance(op, ast.Is)
+    if left is None or right is None:
+        return False
+    try:
+        return bool(_COMPARED[type(op)](left, right))
+    except TypeError:
+        return False
+
+
+def _comparable(kind: CqlType, value: Any) -> Any:
+    """A value as filters see it: numbers, truths and texts as they are, all else in its JSON form."""
+    if value is None:
+        return None
+    if isinstance(kind, NativeType) and kind.name in _NUMBERS and isinstance(value, int | Decimal):
+        return value
+    return to_json_value(kind, value)

@@ -1,0 +1,426 @@
+"""Keys and values of events as bytes: JSON, JSON with a Kafka Connect schema in each record, Avro in Confluent's wire format.
+
+    json           {"before": …, "after": …, …}
+    json-schema    {"schema": {"type": "struct", …}, "payload": {…}}, as Connect's JsonConverter reads it; names of records as Debezium's
+    avro           00, id of the schema in the registry (u32, big-endian), the datum
+
+A `Shape` says what is in an event, this module what that is called and how it is typed. In the forms with a schema, rows have the columns
+of their schema version; a *wide* one, for events that show what a dropped column held, has all that the changes table has. All fields of
+rows and keys may be null and are so by default, so that schemas of before and after any ADD, DROP and re-ADD read each other.
+`changed_elements`, whose form no schema can tell, is its JSON as text there. Ids of schemas come from elsewhere: this module knows no
+registry.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+import fastavro
+
+from writetime.cassandra.types.types import (
+    CollectionType,
+    CqlType,
+    CustomType,
+    NativeType,
+    TupleType,
+    UdtType,
+    VectorType,
+)
+from writetime.events.avro import Avro, Names
+from writetime.events.converters import AvroForm, Form, JsonForm, Numbers
+from writetime.events.envelope import About, Shape, encode
+from writetime.events.naming import to_avro
+from writetime.events.type_mapping import LOSSLESS
+from writetime.events.values import TEXT_KEYS, fields_of
+
+Format = Literal["json", "json-schema", "avro"]
+MAGIC: Final = b"\0"
+_CLAIM: Final = {"url": "string", "size": "long", "crc32c": "long"}
+_SOURCE: Final = {
+    "version": "string",
+    "connector": "string",
+    "cluster": "string",
+    "keyspace": "string",
+    "table": "string",
+    "table_id": "string",
+    "hostname": "string?",
+    "nodes": "string*",
+    "replicas_seen": "int",
+    "replicas_expected": "int?",
+    "file": "string?",
+    "pos": "long?",
+    "ts_micro": "long",
+    "sequence": "long*",
+    "snapshot": "boolean",
+    "reason": "string?",
+    "schema_version": "string",
+}
+"""What stands in `source`, but for `bounds`: Avro's types, `?` may be null, `*` a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """A record's key and value as Avro."""
+
+    key: Avro
+    value: Avro
+
+
+class Codec(Protocol):
+    """Makes bytes of what a `Shape` gives."""
+
+    def key(self, key: dict[str, Any] | None) -> bytes | None: ...
+
+    def value(self, value: dict[str, Any]) -> bytes: ...
+
+
+def form_of(format: Format, numbers: Numbers) -> Form:
+    """In which form a format wants its values."""
+    return AvroForm(numbers) if format == "avro" else JsonForm(numbers)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------------------
+
+
+class Json:
+    """Without a schema."""
+
+    def key(self, key: dict[str, Any] | None) -> bytes | None:
+        return None if key is None else encode(key)
+
+    def value(self, value: dict[str, Any]) -> bytes:
+        return encode(value)
+
+
+class JsonSchema:
+    """With its schema in each record."""
+
+    def __init__(self, shape: Shape, topic: str, *, wide: bool) -> None:
+        connect = _Connect(shape, topic)
+        self._key, self._value = (b'{"schema":' + encode(each) + b',"payload":' for each in (connect.key(), connect.value(wide)))
+
+    def key(self, key: dict[str, Any] | None) -> bytes | None:
+        return None if key is None else self._key + encode(key) + b"}"
+
+    def value(self, value: dict[str, Any]) -> bytes:
+        return self._value + encode(with_text(value)) + b"}"
+
+
+def with_text(value: dict[str, Any]) -> dict[str, Any]:
+    """The envelope with `changed_elements` as text, null if there are none."""
+    elements = value["changed_elements"]
+    return {**value, "changed_elements": encode(elements).decode() if elements else None}
+
+
+class _Connect:
+    """Schemas as Connect's JsonConverter writes them (org.apache.kafka.connect.data.Schema), with Debezium's names for what text means."""
+
+    def __init__(self, shape: Shape, topic: str) -> None:
+        self.shape, self.topic = shape, topic
+        self.numbers = shape.form.numbers
+
+    def key(self) -> dict[str, Any]:
+        return {**self._struct(f"{self.topic}.Key", self.shape.keys), "optional": True}
+
+    def value(self, wide: bool) -> dict[str, Any]:
+        row = self._row({**self.shape.columns, **(self.shape.dropped if wide else {})})
+        told = {name: _connect_plain(kind) for name, kind in _SOURCE.items()}
+        if self.shape.clustering:
+            told["bounds"] = self._bounds()
+        claim = {name: _connect_plain(kind) for name, kind in _CLAIM.items()}
+        fields = {
+            "before": row,
+            "after": row,
+            "op": _connect_plain("string"),
+            "ts_ms": _connect_plain("long"),
+            "changed": _connect_plain("string*"),
+            "changed_elements": _connect_plain("string?"),
+            "source": {**_connect_struct("writetime.Source", told), "optional": False},
+            "claim": _connect_struct("writetime.Claim", claim),
+        }
+        return {**_connect_struct(f"{self.topic}.Envelope", fields), "optional": False}
+
+    def _row(self, columns: Mapping[str, CqlType]) -> dict[str, Any]:
+        name = f"{self.topic}.Value"
+        if not self.shape.cells:
+            return self._struct(name, columns)
+        facts = {name: _connect_plain(kind) for name, kind in (("deletion_ts", "long?"), ("set", "boolean"), ("writetime", "long?"))}
+        cells = {column: _connect_struct(None, {"value": self.type(kind), **facts}) for column, kind in columns.items()}
+        return _connect_struct(name, cells)
+
+    def _bounds(self) -> dict[str, Any]:
+        bound, flag = self._struct(None, self.shape.clustering), _connect_plain("boolean")
+        return _connect_struct("writetime.Bounds", {"start": bound, "start_inclusive": flag, "end": bound, "end_inclusive": flag})
+
+    def _struct(self, name: str | None, kinds: Mapping[str, CqlType]) -> dict[str, Any]:
+        return _connect_struct(name, {field: self.type(kind) for field, kind in kinds.items()})
+
+    def type(self, kind: CqlType) -> dict[str, Any]:
+        """The schema of a type; all may be null."""
+        if isinstance(kind, CustomType):
+            return {"type": "bytes", "optional": True}
+        if isinstance(kind, NativeType):
+            return self._native(kind.name)
+        if isinstance(kind, CollectionType) and kind.kind == "map":
+            key, value = kind.elements
+            if str(key) in TEXT_KEYS | {"varint", "decimal"}:
+                return {"type": "map", "keys": {"type": "string", "optional": False}, "values": self.type(value), "optional": True}
+            pair = _connect_struct(None, {"key": self.type(key), "value": self.type(value)})
+            return {"type": "array", "items": pair, "optional": True}
+        if isinstance(kind, CollectionType | VectorType):
+            element = kind.element if isinstance(kind, VectorType) else kind.elements[0]
+            return {"type": "array", "items": self.type(element), "optional": True}
+        assert isinstance(kind, TupleType | UdtType)
+        return self._struct(None, fields_of(kind))
+
+    def _native(self, name: str) -> dict[str, Any]:
+        if name in ("varint", "decimal") and self.numbers == "precise":
+            scaled = {"scale": _connect_plain("int"), "value": {"type": "bytes", "optional": False}}
+            return {**_connect_struct("io.debezium.data.VariableScaleDecimal", scaled), "version": 1}
+        if name in ("varint", "decimal") and self.numbers == "double":
+            return _connect_plain("double?")
+        if name == "duration":
+            return _connect_struct("cql.duration", {"months": _INT32, "days": _INT32, "nanoseconds": _connect_plain("long")})
+        return {**_CONNECT.get(name, {"type": "string"}), "optional": True}
+
+
+_INT32: Final = {"type": "int32", "optional": False}
+_CONNECT_NAMES: Final = {"string": "string", "int": "int32", "long": "int64", "boolean": "boolean", "double": "double", "float": "float"}
+_CONNECT: Final[dict[str, dict[str, Any]]] = {
+    "blob": {"type": "bytes"},
+    "empty": {"type": "bytes"},
+    "boolean": {"type": "boolean"},
+    **{name: {"type": "int32"} for name in ("tinyint", "smallint", "int")},
+    **{name: {"type": "int64"} for name in ("bigint", "counter", "time")},
+    "float": {"type": "float"},
+    "double": {"type": "double"},
+    "timestamp": {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1},
+    "date": {"type": "string", "name": "io.debezium.time.IsoDate", "version": 1},
+    "uuid": {"type": "string", "name": "io.debezium.data.Uuid", "version": 1},
+    "timeuuid": {"type": "string", "name": "io.debezium.data.Uuid", "version": 1},
+}
+"""What is no text."""
+
+
+def _connect_plain(text: str) -> dict[str, Any]:
+    kind = {"type": _CONNECT_NAMES[text.rstrip("?*")], "optional": text.endswith("?")}
+    return {"type": "array", "items": kind, "optional": False} if text.endswith("*") else kind
+
+
+def _connect_struct(name: str | None, fields: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    listed = [{**kind, "field": field} for field, kind in fields.items()]
+    return {"type": "struct", "fields": listed, "optional": True, **({} if name is None else {"name": name})}
+
+
+# --- Avro -------------------------------------------------------------------------------------------------------------------------
+
+
+def avro_schemas(shape: Shape, about: About, *, wide: bool) -> Schemas:
+    """What a registry is told. SchemaError for a user type that nobody has defined."""
+    space = f"{to_avro(about.keyspace)}.{to_avro(about.table)}"
+    names = Names(LOSSLESS, shape.form.numbers)
+    key = {"type": "record", "name": "Key", "namespace": space, "fields": names.fields(shape.keys)}
+    names = Names(LOSSLESS, shape.form.numbers)
+    columns = {**shape.columns, **(shape.dropped if wide else {})}
+    row = {
+        "type": "record",
+        "name": "Row",
+        "namespace": space,
+        "fields": (_cells(names, columns, space) if shape.cells else names.fields(columns)),
+    }
+    source = [{"name": name, **_avro_plain(kind)} for name, kind in _SOURCE.items()]
+    if shape.clustering:
+        source.append({"name": "bounds", "type": ["null", _bounds(names, shape, space)], "default": None})
+    claim = [{"name": name, "type": kind} for name, kind in _CLAIM.items()]
+    fields: list[dict[str, Any]] = [
+        {"name": "before", "type": ["null", row], "default": None},
+        {"name": "after", "type": ["null", f"{space}.Row"], "default": None},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": "long"},
+        {"name": "changed", **_avro_plain("string*")},
+        {"name": "changed_elements", **_avro_plain("string?")},
+        {"name": "source", "type": {"type": "record", "name": "Source", "namespace": "writetime", "fields": source}},
+        {
+            "name": "claim",
+            "type": ["null", {"type": "record", "name": "Claim", "namespace": "writetime", "fields": claim}],
+            "default": None,
+        },
+    ]
+    return Schemas(key, {"type": "record", "name": "Envelope", "namespace": space, "fields": fields})
+
+
+def _avro_plain(text: str) -> dict[str, Any]:
+    kind = text.rstrip("?*")
+    if text.endswith("?"):
+        return {"type": ["null", kind], "default": None}
+    return {"type": {"type": "array", "items": kind} if text.endswith("*") else kind}
+
+
+def _cells(names: Names, columns: Mapping[str, CqlType], space: str) -> list[Avro]:
+    fields: list[Avro] = []
+    for column, field in zip(columns, names.fields(columns), strict=True):
+        facts = [("deletion_ts", "long?"), ("set", "boolean"), ("writetime", "long?")]
+        parts = [{"name": "value", "type": field["type"], "default": None}, *({"name": name, **_avro_plain(kind)} for name, kind in facts)]
+        cell = {"type": "record", "name": to_avro(column), "namespace": f"{space}._cells", "fields": parts}
+        fields.append({**field, "type": ["null", cell]})
+    return fields
+
+
+def _bounds(names: Names, shape: Shape, space: str) -> Avro:
+    bound = {"type": "record", "name": "Bound", "namespace": space, "fields": names.fields(shape.clustering)}
+    fields = [
+        {"name": "start", "type": ["null", bound], "default": None},
+        {"name": "start_inclusive", "type": "boolean"},
+        {"name": "end", "type": ["null", f"{space}.Bound"], "default": None},
+        {"name": "end_inclusive", "type": "boolean"},
+    ]
+    return {"type": "record", "name": "Bounds", "namespace": space, "fields": fields}
+
+
+class AvroCodec:
+    """The datum behind the id of its schema. `ids`: of key and value."""
+
+    def __init__(self, schemas: Schemas, ids: tuple[int, int]) -> None:
+        self._key, self._value = fastavro.parse_schema(schemas.key), fastavro.parse_schema(schemas.value)
+        self._key_head, self._value_head = (MAGIC + number.to_bytes(4, "big") for number in ids)
+        self._row = row_name(schemas)
+
+    def key(self, key: dict[str, Any] | None) -> bytes | None:
+        return None if key is None else _datum(self._key_head, self._key, key)
+
+    def value(self, value: dict[str, Any]) -> bytes:
+        return _datum(self._value_head, self._value, avro_value(value, self._row))
+
+
+def row_name(schemas: Schemas) -> str:
+    """Full name of the record of rows."""
+    return f"{schemas.value['namespace']}.Row"
+
+
+def avro_value(value: dict[str, Any], row: str) -> dict[str, Any]:
+    """The envelope as fastavro takes it. That the rows are records is said, which spares it from looking for what they are."""
+    told = with_text(value)
+    told.update({part: None if value[part] is None else (row, value[part]) for part in ("before", "after")})
+    return told
+
+
+def _datum(head: bytes, schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    out.write(head)
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+Registered = Mapping[bool, tuple[Schemas, tuple[int, int]]]
+"""Schemas and their ids (of key and value), by whether they are the wide ones."""
+
+
+def codec_of(format: Format, shape: Shape, topic: str, registered: Registered, *, wide: bool) -> Codec:
+    """The codec of plain or of wide events. KeyError if it takes a registry and the schemas are none of the registered ones."""
+    if format == "json":
+        return Json()
+    if format == "json-schema":
+        return JsonSchema(shape, topic, wide=wide)
+    return AvroCodec(*registered[wide])
+
+
+# --- records that are no row's ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Records with the same fields always, such as DDL: by field Avro's type (as in `_SOURCE`), or the fields of a struct."""
+
+    name: str
+    key_fields: Mapping[str, Any]
+    value_fields: Mapping[str, Any]
+
+    def schemas(self) -> Schemas:
+        """What a registry is told."""
+        return Schemas(_avro_record(f"{self.name}.Key", self.key_fields), _avro_record(f"{self.name}.Value", self.value_fields))
+
+    def record(self, format: Format, key: dict[str, Any], value: dict[str, Any], ids: tuple[int, int] | None) -> tuple[bytes, bytes]:
+        """Key and value as bytes; `ids` of the schemas for Avro."""
+        if format == "avro":
+            assert ids is not None, "they are registered before"
+            schemas = self.schemas()
+            heads = [MAGIC + number.to_bytes(4, "big") for number in ids]
+            return _datum(heads[0], fastavro.parse_schema(schemas.key), key), _datum(heads[1], fastavro.parse_schema(schemas.value), value)
+        if format == "json":
+            return encode(key), encode(value)
+        key_schema, value_schema = (
+            _connect_record(f"{self.name}.{part}", fields) for part, fields in (("Key", self.key_fields), ("Value", self.value_fields))
+        )
+        return encode({"schema": key_schema, "payload": key}), encode({"schema": value_schema, "payload": value})
+
+
+def _avro_record(name: str, fields: Mapping[str, Any]) -> Avro:
+    space, _, short = name.rpartition(".")
+    listed = [
+        {"name": field, **({"type": _avro_record(f"{name}.{field}", kind)} if isinstance(kind, Mapping) else _avro_plain(kind))}
+        for field, kind in fields.items()
+    ]
+    return {"type": "record", "name": short, "namespace": space, "fields": listed}
+
+
+def _connect_record(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    listed = {
+        field: _connect_record(f"{name}.{field}", kind) if isinstance(kind, Mapping) else _connect_plain(kind)
+        for field, kind in fields.items()
+    }
+    return {**_connect_struct(name, listed), "optional": False}
+
+
+DDL: Final = Plain(
+    "writetime.Ddl",
+    {"keyspace": "string"},
+    {
+        "keyspace": "string",
+        "ddl": "string",
+        "ts_ms": "long",
+        "source": {
+            "version": "string",
+            "connector": "string",
+            "cluster": "string",
+            "keyspace": "string",
+            "table": "string?",
+            "table_id": "string?",
+            "sequence": "long*",
+            "snapshot": "boolean",
+        },
+    },
+)
+QUARANTINED: Final = Plain(
+    "writetime.Quarantined",
+    {"name": "string"},
+    {
+        "name": "string",
+        "cluster": "string",
+        "kind": "string",
+        "message": "string",
+        "size": "long",
+        "batch": "long",
+        "ts_ms": "long",
+        "datacenter": "string?",
+        "node": "string?",
+        "segment": "string?",
+        "position": "long?",
+        "table": "string?",
+        "object": "string?",
+        "topic": "string?",
+        "ordinal": "long?",
+        "settled_in": "long?",
+        "bytes": "string?",
+    },
+)
+"""Of a piece in quarantine, see `writetime.pipeline.quarantine.published.record`; `bytes` in base64."""
+HEARTBEAT: Final = Plain("writetime.Heartbeat", {"serverName": "string"}, {"ts_ms": "long"})
+
+
+def schema_text(schema: Avro) -> str:
+    """A schema as a registry takes it."""
+    return json.dumps(schema, separators=(",", ":"))

@@ -1,0 +1,400 @@
+"""What compiled code does with flat rows: one thing with one row, or many small folds (`bulk.join`), or `bulk.pack`, or `shown`.
+
+Strategy: one outermost function, `run`, for all tasks, which takes its arguments as one array of words (`pointers`): machine code is kept
+by outermost functions, and each would have its own copy of the rest. Rows are merged by `kernel_rows`, in an arena of bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.reconcile import POLICY, Policy
+from writetime.cassandra.model import DeletionTime
+from writetime.kernels.compiled import Bytes, Int32s, Ints, compiled, compiled_and_kept
+from writetime.kernels.mutation_kernel import _copy
+from writetime.kernels.pack import Blobs, Growing, Packing, pack_rows
+from writetime.kernels.pointers import call, reader, words
+from writetime.kernels.projection_kernel import (
+    ABSENT,
+    CELLS,
+    IS_ODD,
+    NEVER,
+    Cells,
+    Differing,
+    Held,
+    Showing,
+    Splitting,
+    differ,
+    show_rows,
+    split_keys,
+)
+from writetime.kernels.rows import (
+    BAD,
+    CURSORS,
+    IN_PLAY,
+    LACKING,
+    ODD,
+    SEEN,
+    A,
+    B,
+    Rules,
+    equal,
+    latest_timestamp,
+    live_cells,
+    merge_rows,
+    soonest_expiry,
+    tied_cells,
+)
+
+__all__ = [
+    "ABSENT",
+    "CELLS",
+    "CURSORS",
+    "IS_ODD",
+    "NEVER",
+    "Blobs",
+    "Cells",
+    "Differing",
+    "Growing",
+    "Held",
+    "Packing",
+    "Rules",
+    "Showing",
+    "Splitting",
+    "call",
+]
+
+SOURCES: Final = (
+    "cassandra/merge/row_codec.py",
+    *(f"kernels/{name}.py" for name in ("merge", "pack", "rows", "projection_kernel")),
+)
+"""What machine code of this module is made of beyond that of the decoder, constants included."""
+
+kept: Callable[[Any], Any] = partial(compiled_and_kept, further=SOURCES)
+
+_LIVENESS, _DELETION, _SHADOWABLE, _SIMPLE_CELL, _COMPLEX_DELETION, _ELEMENT = (int(kind) for kind in row_codec.Kind)
+_i64: Any = np.int64
+
+
+# --- one row at a time -------------------------------------------------------------------------------------------------------------
+
+MERGE, LIVE, NEXT_EXPIRY, MAX_TIMESTAMP, TIES, JOIN, PACK, SHOW, SPLIT, DIFFER = range(10)
+
+
+class Single(NamedTuple):
+    """One thing to do with the rows at the front of `buf`: `a` bytes of the one, `b` of the other (or of dropped columns). The rest of its
+    `size` bytes is room: from `out` to `spare` for the result, then for counters. `answer`: where the result ends, or what it is; and
+    whether the bytes are damaged."""
+
+    task: int
+    buf: Bytes
+    a: int
+    b: int
+    out: int
+    spare: int
+    size: int
+    cur: Ints
+    answer: Ints
+    drops: Bytes
+    rules: Rules
+
+
+_single = reader(Single)
+
+
+@compiled
+def _do_single(arguments: Ints) -> None:
+    this = _single(arguments)
+    buf, cur, rules, answer = this.buf, this.cur, this.rules, this.answer
+    a, b = this.a, this.a + this.b
+    answer[1] = 0
+    if this.task == MERGE:
+        answer[0] = merge_rows(buf, cur, 0, a, a, b, this.out, this.spare, this.spare, this.size, rules)
+    elif this.task == LIVE:
+        answer[0] = live_cells(buf, cur, 0, a, buf, this.out, this.spare, this.drops, this.b, rules)
+    else:
+        if this.task == NEXT_EXPIRY:
+            answer[0] = soonest_expiry(buf, cur, 0, a, rules)
+        elif this.task == TIES:
+            answer[0] = tied_cells(buf, cur, 0, a, rules)
+        else:
+            answer[0] = latest_timestamp(buf, cur, 0, a, rules)
+        answer[1] = cur[A + BAD]
+
+
+# --- many small folds --------------------------------------------------------------------------------------------------------------
+
+LACKING_STATES: Final = -3
+LACKING_VERSIONS: Final = -4
+GROUP, VERSIONS, EVENTS, LACKS, COUNTERS = range(5)
+"""`n` of a `Joining`: where it has come to, and what it lacked."""
+
+
+class Joining(NamedTuple):
+    """`bulk.join`. Group g has the items item_end[g]:item_end[g+1]. The arena has four regions of equal size: two for the state, by turns,
+    one for the item, one for counters. `leave`: there is no more room for versions to be had."""
+
+    task: int
+    groups: int
+    item_end: Ints
+    items: Blobs
+    states_before: Blobs
+    covered: Bytes
+    active: Ints
+    active_time: Ints
+    drops: Bytes
+    drops_end: int
+    rules: Rules
+    arena: Bytes
+    region: int
+    cur: Ints
+    leave: int
+    states: Growing
+    changed: Bytes
+    left: Bytes
+    applied: Bytes
+    versions: Growing
+    event_item: Int32s
+    event_before: Int32s
+    event_after: Int32s
+    event_deleted: Bytes
+    n: Ints
+
+
+_joining = reader(Joining)
+
+
+@compiled
+def _do_join(arguments: Ints) -> None:
+    """From group n[GROUP] on. Ends early, with n[LACKS] set, if there is too little room for a group; nothing of that is kept."""
+    this = _joining(arguments)
+    n = this.n
+    n[LACKS] = 0
+    while n[GROUP] < this.groups:
+        versions, events = n[VERSIONS], n[EVENTS]
+        end = _fold(this, n[GROUP])
+        if end == LACKING_VERSIONS and this.leave:
+            end = ODD
+        if end == ODD:
+            n[VERSIONS], n[EVENTS] = versions, events
+            end = _leave(this, n[GROUP])
+        if end < 0:
+            n[VERSIONS], n[EVENTS] = versions, events
+            n[LACKS] = end
+            return
+        n[GROUP] += 1
+
+
+@compiled
+def _leave(this: Joining, group: int) -> int:
+    """The state stays as it was, and nobody has looked at the items."""
+    for i in range(this.item_end[group], this.item_end[group + 1]):
+        this.applied[i] = 0
+    this.changed[group], this.left[group] = 0, 1
+    before = this.states_before
+    return _keep(this.states, group, before.data, before.at[group], before.length[group])
+
+
+@compiled
+def _keep(states: Growing, group: int, source: Bytes, at: int, length: int) -> int:
+    """Append a state; 0 or LACKING_STATES."""
+    pos = states.end[group]
+    if length > states.room - pos:
+        return LACKING_STATES
+    states.end[group + 1] = _copy(source, at, length, states.data, pos)
+    return 0
+
+
+@compiled
+def _fold(this: Joining, group: int) -> int:
+    """Merge the items of a group into its state, one by one; 0, ODD or what lacks."""
+    arena, cur, region, n = this.arena, this.cur, this.region, this.n
+    rules = this.rules
+    rules = Rules(
+        _i64(this.covered[group]), this.active[group], this.active_time[group], rules.counter, rules.legacy, rules.since, rules.now
+    )
+    state, other, item, spare = 0, region, 2 * region, 3 * region
+    before, before_length = this.states_before.at[group], this.states_before.length[group]
+    if before_length > region:
+        return LACKING
+    state_end = _copy(this.states_before.data, before, before_length, arena, state)
+    first_version = n[VERSIONS]
+    cur[A + IN_PLAY] = 0
+    code = _show(this, state, state_end, rules)
+    if code < 0:
+        return code
+    if cur[A + IN_PLAY]:
+        return ODD
+    n[VERSIONS] += 1
+    for i in range(this.item_end[group], this.item_end[group + 1]):
+        length = this.items.length[i]
+        if length > region:
+            return LACKING
+        _copy(this.items.data, this.items.at[i], length, arena, item)
+        end = merge_rows(arena, cur, state, state_end, item, item + length, other, other + region, spare, spare + region, rules)
+        if end < 0:
+            return end
+        if cur[B + IN_PLAY]:
+            return ODD
+        seen = cur[B + SEEN]
+        same = equal(arena, other, end - other, arena, state, state_end - state)
+        this.applied[i] = not same
+        if same:
+            continue
+        state, other, state_end = other, state, end
+        code = _show(this, state, state_end, rules)
+        if code < 0:
+            return code
+        ends, shown = this.versions.end, n[VERSIONS]
+        was, becomes, behind = ends[shown - 1], ends[shown], ends[shown + 1]
+        if not equal(this.versions.data, was, becomes - was, this.versions.data, becomes, behind - becomes):
+            event = n[EVENTS]
+            this.event_item[event], this.event_before[event], this.event_after[event] = i, shown - 1, shown
+            written = seen & ~((1 << _DELETION) | (1 << _SHADOWABLE))
+            this.event_deleted[event] = seen != written and (written == 0 or behind == becomes)
+            n[EVENTS] = event + 1
+            n[VERSIONS] = shown + 1
+    if n[VERSIONS] == first_version + 1:
+        n[VERSIONS] = first_version
+    this.left[group] = 0
+    this.changed[group] = not equal(arena, state, state_end - state, this.states_before.data, before, before_length)
+    return _keep(this.states, group, arena, state, state_end - state)
+
+
+@compiled
+def _show(this: Joining, state: int, state_end: int, rules: Rules) -> int:
+    """What shows of a state, as the next version; 0, ODD or LACKING_VERSIONS."""
+    versions, at = this.versions, this.n[VERSIONS]
+    pos = versions.end[at]
+    end = live_cells(this.arena, this.cur, state, state_end, versions.data, pos, versions.room, this.drops, this.drops_end, rules)
+    if end < 0:
+        return LACKING_VERSIONS if end == LACKING else ODD
+    versions.end[at + 1] = end
+    return 0
+
+
+# --- the one outermost function ----------------------------------------------------------------------------------------------------
+
+
+@kept
+def run(arguments: Ints) -> None:
+    """`arguments` is the words of a `Single`, `Joining`, `Packing`, or of what `kernel_shown` takes, whose task is the first. One function:
+    machine code is kept by those, and each would have its own copy of everything."""
+    task = arguments[0]
+    if task == JOIN:
+        _do_join(arguments)
+    elif task == PACK:
+        pack_rows(arguments)
+    elif task == SHOW:
+        show_rows(arguments)
+    elif task == SPLIT:
+        split_keys(arguments)
+    elif task == DIFFER:
+        differ(arguments)
+    else:
+        _do_single(arguments)
+
+
+NOT_COVERED: Final = (0, 0, 0)
+_NEVER: Final = -(2**63)
+
+
+def _rules(
+    active: DeletionTime | None = None, *, counter: bool = False, policy: Policy = POLICY, since: int = _NEVER, now: int | None = None
+) -> Rules:
+    covered = NOT_COVERED if active is None else (1, active.marked_for_delete_at, active.local_deletion_time)
+    return Rules(*covered, int(counter), int(policy == "3.11"), since, _NEVER if now is None else now)
+
+
+_TASK, _BUF, _A, _B = (Single._fields.index(name) for name in ("task", "buf", "a", "b"))
+_DROPS, _RULES = (Single._fields.index(name) for name in ("drops", "rules"))
+
+
+class _Desk(threading.local):
+    """A thread's arguments of single tasks, laid out once: only numbers change."""
+
+    def __init__(self) -> None:
+        self.cur, self.answer = np.empty(CURSORS, np.int64), np.empty(2, np.int64)
+        self.room = 0
+        self.make_room(1 << 12)
+
+    def make_room(self, room: int) -> None:
+        """For rows of so many bytes, for a result and for counters."""
+        self.room = room
+        self.buf = np.empty(3 * room, np.uint8)
+        self.bytes = memoryview(cast(Any, self.buf))
+        nothing = Single(0, self.buf, 0, 0, room, 2 * room, 3 * room, self.cur, self.answer, self.buf, Rules(0, 0, 0, 0, 0, 0, 0))
+        self.words = words(nothing)
+        self.start = int(self.words[_BUF])
+
+    def do(self, task: int, a: bytes, b: bytes, rules: Rules) -> int:
+        """The answer to a task, with what it has made behind `room`."""
+        if len(a) + len(b) > self.room:
+            self.make_room(4 * (len(a) + len(b)))
+        while True:
+            self.bytes[: len(a) + len(b)] = a + b
+            self.words[_TASK], self.words[_A], self.words[_B] = task, len(a), len(b)
+            self.words[_DROPS] = self.start + len(a)
+            self.words[_RULES:] = rules
+            run(self.words)
+            answer = int(self.answer[0])
+            if answer != LACKING or task > LIVE:
+                return answer
+            self.make_room(4 * self.room)
+
+
+_desk: Final = _Desk()
+
+
+def _make(task: int, a: bytes, b: bytes, rules: Rules) -> bytes | None:
+    """The bytes that a task makes, None if it finds something odd."""
+    end = _desk.do(task, a, b, rules)
+    return None if end == ODD else bytes(_desk.bytes[_desk.room : end])
+
+
+def _ask(task: int, row: bytes, rules: Rules) -> int | None:
+    found = _desk.do(task, row, b"", rules)
+    return None if _desk.answer[1] else found
+
+
+def merge(a: bytes, b: bytes, *, active: DeletionTime | None, counter: bool, policy: Policy = POLICY) -> bytes | None:
+    """As `row_codec.merge`; None if a row is damaged, or a counter odd."""
+    return _make(MERGE, a, b, _rules(active, counter=counter, policy=policy))
+
+
+def live(row: bytes, now: int, drops: bytes) -> bytes | None:
+    """As `row_codec.live`; None if the row is damaged."""
+    return _make(LIVE, row, drops, _rules(now=now))
+
+
+def next_expiry(row: bytes, after: int) -> int | None:
+    """As `row_codec.next_expiry`, NO_DELETION_TIME if nothing expires; None if the row is damaged."""
+    return _ask(NEXT_EXPIRY, row, _rules(since=after))
+
+
+def max_timestamp(row: bytes) -> int | None:
+    """As `row_codec.max_timestamp`; None if the row is damaged."""
+    return _ask(MAX_TIMESTAMP, row, _rules())
+
+
+def ties(row: bytes) -> int | None:
+    """As `row_codec.ties`; None if the row is damaged."""
+    return _ask(TIES, row, _rules())
+
+
+def compile_ahead() -> float:
+    """Compile everything into the cache, or load it from there; the seconds it took."""
+    started = perf_counter()
+    max_timestamp(row_codec.STATIC)
+    return perf_counter() - started
+
+
+if __name__ == "__main__":
+    print(f"join kernel ready in {compile_ahead():.1f} s")  # noqa: T201 - a command's answer

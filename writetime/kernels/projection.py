@@ -1,0 +1,137 @@
+"""Shown rows by the page: the cells of many flat rows, of live cells only (`flat.live`), by column, without an object per cell.
+
+Strategy: compiled code (`kernel_shown`) walks over the rows and says where values stand; numpy has the rest. There is no readable engine
+here: whoever types events one by one (`event.TableView`, on `flat.shown`) is the twin of all that is made of this. Knows no types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from writetime.cassandra.merge.liveness import ShownCell
+from writetime.cassandra.merge.row_codec import encoded_name
+from writetime.kernels.row_batches import _blobs
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Places = tuple[Ints, Ints]
+"""Where values begin, and how long they are; -1 for one that is null or not there."""
+
+_NO_RULES: Final = (0,) * 7
+
+
+@dataclass(frozen=True)
+class ShownRows:
+    """What is in some rows, of which `there` tells which show. By clustering column and row: `part_at`, `part_length`. By column and row:
+    `first` cell (-1: none), `count` of cells, `latest` writetime (µs), `soonest` expiry (s, `kernel.NEVER`). Cells: `value_at`,
+    `value_length`, `path_at`, `path_length` in `data`."""
+
+    kernel: ModuleType
+    data: npt.NDArray[np.uint8]
+    there: Flags
+    part_at: Ints
+    part_length: Ints
+    first: Ints
+    count: Ints
+    latest: Ints
+    soonest: Ints
+    cells: Any
+
+    def part(self, clustering: int) -> Places:
+        return self.part_at[clustering], self.part_length[clustering]
+
+    def values(self, column: int) -> Places:
+        """Of the first cells of a column."""
+        first = self.first[column]
+        there = first >= 0
+        return self.cells.value_at[first], np.where(there, self.cells.value_length[first], -1)
+
+    def of_column(self, column: int) -> Ints:
+        """The numbers of all cells of a column, by row."""
+        count = self.count[column]
+        ends = np.cumsum(count)
+        return np.repeat(self.first[column] - (ends - count), count) + np.arange(ends[-1] if len(ends) else 0)
+
+    def of_row(self, column: int, row: int) -> list[ShownCell]:
+        """The cells of a column in a row: values and paths alone."""
+        at, count = int(self.first[column, row]), int(self.count[column, row])
+        found, buf = self.cells, memoryview(self.data)  # type: ignore[arg-type]
+        cells = []
+        for cell in range(at, at + count):
+            begin, length = int(found.path_at[cell]), int(found.path_length[cell])
+            path = None if length < 0 else bytes(buf[begin : begin + length])
+            begin, length = int(found.value_at[cell]), int(found.value_length[cell])
+            cells.append(ShownCell(bytes(buf[begin : begin + length]), path, 0, None))
+        return cells
+
+
+def shown_rows(kernel: ModuleType, flats: Any, columns: Sequence[str], clusterings: int, among: Flags | None = None) -> ShownRows | None:
+    """What is in flat rows (binary; null and b"": none) in the columns of these names. `among`: the rows that count. None if a row is
+    damaged, holds more than live cells, or has not so many clustering values."""
+    at, length, data = _blobs(flats)
+    if among is not None:
+        length = np.where(among, length, 0)
+    rows, n = len(at), np.zeros(2, np.int64)
+    # Of a cell a row holds its flags and a length, at least.
+    room = int(length.sum()) // 2 + 1
+    cells = kernel.Cells(*(np.empty(room, np.int64) for _ in kernel.Cells._fields))
+    first = np.full((len(columns), rows), -1, np.int64)
+    count, latest = np.zeros((len(columns), rows), np.int64), np.empty((len(columns), rows), np.int64)
+    soonest = np.full((len(columns), rows), kernel.NEVER, np.int64)
+    part_at, part_length = np.zeros((clusterings, rows), np.int64), np.full((clusterings, rows), kernel.ABSENT, np.int64)
+    arguments = kernel.Showing(
+        kernel.SHOW,
+        rows,
+        kernel.Blobs(at, length, data),
+        len(columns),
+        _names(kernel, columns),
+        clusterings,
+        part_at,
+        part_length,
+        np.zeros(rows, np.uint8),
+        first,
+        count,
+        latest,
+        soonest,
+        cells,
+        kernel.Rules(*_NO_RULES),
+        np.zeros(kernel.CURSORS, np.int64),
+        n,
+    )
+    kernel.call(kernel.run, arguments)
+    if n[kernel.IS_ODD]:
+        return None
+    return ShownRows(kernel, data, length > 0, part_at, part_length, first, count, latest, soonest, cells)
+
+
+def _names(kernel: ModuleType, columns: Sequence[str]) -> Any:
+    names = [encoded_name(column) for column in columns]
+    lengths = np.array([len(name) for name in names], np.int64)
+    return kernel.Blobs(np.cumsum(lengths) - lengths, lengths, np.frombuffer(b"".join(names) or b"\0", np.uint8))
+
+
+def split_keys(kernel: ModuleType, keys: Any, columns: int) -> tuple[npt.NDArray[np.uint8], list[Places]] | None:
+    """Where the values of partition keys (binary) stand, by column, and in what; None if keys are not of so many."""
+    at, length, data = _blobs(keys)
+    if columns == 1:
+        return data, [(at, length)]
+    part_at, part_length = (np.empty((columns, len(at)), np.int64) for _ in range(2))
+    n = np.zeros(2, np.int64)
+    kernel.call(kernel.run, kernel.Splitting(kernel.SPLIT, len(at), kernel.Blobs(at, length, data), columns, part_at, part_length, n))
+    return None if n[kernel.IS_ODD] else (data, list(zip(part_at, part_length, strict=True)))
+
+
+def differing(before: ShownRows, after: ShownRows, column: int, *, whole: bool, paths: bool) -> Flags:
+    """By row: whether the cells of a column are others. `whole`: all of them count, `paths`: with their paths; else the value of the
+    first."""
+    kernel = before.kernel
+    out = np.zeros(len(before.there), np.uint8)
+    held = (kernel.Held(side.data, side.cells, side.first[column], side.count[column]) for side in (before, after))
+    kernel.call(kernel.run, kernel.Differing(kernel.DIFFER, len(out), int(whole), int(paths), *held, out))
+    return out.view(np.bool_)

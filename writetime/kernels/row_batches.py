@@ -1,0 +1,414 @@
+"""Flat rows by the batch: Arrow arrays in and out, one call for many rows.
+
+    pack   what `writetime.kernels.mutation_columns` decoded → a flat row per row of an update, and its greatest timestamp
+    join   many small folds at once: items, sorted by row and writetime, into the states of their rows; what showed before and after
+
+`join` does the plain rows: those on which no deletion or static content of the head changes, and in which nothing expires, within the
+batch. It finds the latter itself and leaves them (`Joined.left`) to a fold that keeps time, together with what is damaged, for whose error
+one row at a time has the words. Both functions have two engines, as all of `flat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.reconcile import POLICY, Policy
+from writetime.cassandra.merge.row_codec import NOTHING, Engine
+from writetime.cassandra.model import NO_DELETION_TIME, DeletionTime, Row
+from writetime.errors import MalformedMutation
+from writetime.kernels.mutation_columns import Decoded, unflatten
+
+_NO_DROPS: Final[Mapping[str, int]] = MappingProxyType({})
+_NEVER: Final = -(2**63)
+MOST_VERSIONS: Final = 1 << 30
+"""Bytes of versions in one call. Groups for which there is no room are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One entry per row of ROWS: `rows` (binary) the flat row, not settled; `max_timestamps` (int64) as `row_codec.max_timestamp`."""
+
+    rows: Any
+    max_timestamps: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What became of states, items, and of what SELECT shows.
+
+    Per group: `states` (binary) after the batch, b"" if nothing is left; `changed` (bool) whether it is another than before; `left` (bool):
+    nothing was done, and neither state nor items nor events of the group mean anything.
+    Per item: `applied` (bool) whether it changed the state of its group, else it was superseded.
+    Per change of what SELECT shows, in the order of the items: `event_item` (int32) the number of the item that made it; `event_before`,
+    `event_after` (int32) what shows, as numbers in `versions`; `event_deleted` (bool) a row deletion is the reason.
+    `versions` (binary): what SELECT shows, as `row_codec.live`, b"" where nothing does.
+    """
+
+    states: Any
+    changed: Any
+    left: Any
+    applied: Any
+    versions: Any
+    event_item: Any
+    event_before: Any
+    event_after: Any
+    event_deleted: Any
+
+
+def pack(decoded: Decoded, *, engine: Engine = "auto") -> Packed:
+    """The rows of a chunk, static ones included, as flat rows: equal to `row_codec.encode` of those that `unflatten` gives."""
+    if (kernel := row_codec.compiled(engine)) is not None:
+        return _pack(decoded, kernel)
+    rows = [row_codec.encode(row) for row in _rows(decoded)]
+    return Packed(pa.array(rows, pa.binary()), pa.array([row_codec.max_timestamp(row) for row in rows], pa.int64()))
+
+
+def join(
+    groups: Any,
+    items: Any,
+    states: Any,
+    *,
+    now: int,
+    since: int | None = None,
+    counter: bool = False,
+    dropped: Mapping[str, int] = _NO_DROPS,
+    active_timestamps: Any = None,
+    active_times: Any = None,
+    policy: Policy = POLICY,
+    engine: Engine = "auto",
+) -> Joined:
+    """Merge each item into the state of its group, one by one.
+
+    `groups` (int32): per item the number of its state, ascending; `items` (binary): flat rows, those of a group in the order in which they
+    are to be applied; `states` (binary): settled flat rows, null or b"" for none. `active_timestamps`, `active_times` (int64, null for
+    none): the deletion of the head that covers the row, as `merge`'s `active`, under which the states are settled already. `now` and
+    `since` (s): the clock runs from `since` (None: from ever) to `now`; a group in which something expires at a second in (since, now] is
+    left. `counter`, `dropped` and `policy` as in `flat`.
+    """
+    if (kernel := row_codec.compiled(engine)) is not None:
+        clock = _NEVER if since is None else since
+        rules = kernel.Rules(*kernel.NOT_COVERED, int(counter), int(policy == "3.11"), clock, now)
+        columns = _active_columns(active_timestamps, active_times, len(states))
+        return _Joining(_group_numbers(groups, items, states), items, states, columns, row_codec.drops(dropped), rules, kernel).joined()
+    actives = _actives(active_timestamps, active_times, len(states))
+    folding = _Folding(now, since, counter, dropped, policy)
+    numbers = _group_numbers(groups, items, states)
+    ends = np.searchsorted(numbers, np.arange(len(states)), side="right").tolist()
+    first = 0
+    for state, last, active in zip(states.to_pylist(), ends, actives, strict=True):
+        folding.group(state or NOTHING, [(i, items[i].as_py()) for i in range(first, last)], active)
+        first = last
+    return folding.joined()
+
+
+def _group_numbers(groups: Any, items: Any, states: Any) -> Any:
+    numbers = groups if isinstance(groups, np.ndarray) else _numbers(_whole(groups, pa.int32()), np.int32)
+    ascending = len(numbers) == len(items) and not np.any(numbers[1:] < numbers[:-1])
+    if not ascending or (len(items) and not 0 <= numbers[0] <= numbers[-1] < len(states)):
+        raise ValueError(f"{len(numbers)} numbers of groups, for {len(items)} items and {len(states)} states, are not what they must be")
+    return numbers
+
+
+def _rows(decoded: Decoded) -> list[Row]:
+    updates = (update for _, mutation in unflatten(decoded) for update in mutation.updates)
+    return [row for update in updates for row in (update.static_row, *update.rows) if row is not None]
+
+
+def _actives(timestamps: Any, times: Any, size: int) -> list[DeletionTime | None]:
+    if timestamps is None:
+        return [None] * size
+    pairs = zip(timestamps.to_pylist(), times.to_pylist(), strict=True)
+    return [None if timestamp is None else DeletionTime(timestamp, time) for timestamp, time in pairs]
+
+
+class _Folding:
+    """The readable engine of `join`: group by group, gathering columns."""
+
+    def __init__(self, now: int, since: int | None, counter: bool, dropped: Mapping[str, int], policy: Policy) -> None:
+        self.now, self.since, self.counter, self.dropped, self.policy = now, since, counter, dropped, policy
+        self.states: list[bytes] = []
+        self.changed: list[bool] = []
+        self.left: list[bool] = []
+        self.applied: list[bool] = []
+        self.versions: list[bytes] = []
+        self.events: list[tuple[int, int, int, bool]] = []
+
+    def group(self, state: bytes, items: list[tuple[int, bytes]], active: DeletionTime | None) -> None:
+        kept = len(self.versions), len(self.events), len(self.applied)
+        try:
+            left = any(self._expires(row) for row in (state, *(item for _, item in items)))
+            after = state if left else self._fold(state, items, active)
+        except MalformedMutation:
+            left, after = True, state
+        if len(self.events) == kept[1]:
+            del self.versions[kept[0] :]
+        if left:
+            del self.versions[kept[0] :], self.events[kept[1] :], self.applied[kept[2] :]
+            self.applied += [False] * len(items)
+        self.states.append(after)
+        self.changed.append(after != state)
+        self.left.append(left)
+
+    def _fold(self, state: bytes, items: list[tuple[int, bytes]], active: DeletionTime | None) -> bytes:
+        self.versions.append(self._live(state))
+        for number, item in items:
+            merged = row_codec.merge(state, item, active=active, counter=self.counter, policy=self.policy, engine="python")
+            self.applied.append(merged != state)
+            if merged == state:
+                continue
+            state, shows = merged, self._live(merged)
+            if shows != self.versions[-1]:
+                self.versions.append(shows)
+                self.events.append((number, len(self.versions) - 2, len(self.versions) - 1, _is_deletion(item, shows)))
+        return state
+
+    def _live(self, row: bytes) -> bytes:
+        return row_codec.live(row, self.now, self.dropped, engine="python")
+
+    def _expires(self, row: bytes) -> bool:
+        """Whether anything expires at a second that the clock passes."""
+        soonest = row_codec.next_expiry(row, _NEVER if self.since is None else self.since, engine="python")
+        return soonest is not None and soonest <= self.now
+
+    def joined(self) -> Joined:
+        items, befores, afters, deleted = zip(*self.events, strict=True) if self.events else ((), (), (), ())
+        return Joined(
+            states=pa.array(self.states, pa.binary()),
+            changed=pa.array(self.changed, pa.bool_()),
+            left=pa.array(self.left, pa.bool_()),
+            applied=pa.array(self.applied, pa.bool_()),
+            versions=pa.array(self.versions, pa.binary()),
+            event_item=pa.array(items, pa.int32()),
+            event_before=pa.array(befores, pa.int32()),
+            event_after=pa.array(afters, pa.int32()),
+            event_deleted=pa.array(deleted, pa.bool_()),
+        )
+
+
+def _is_deletion(item: bytes, shows: bytes) -> bool:
+    """Whether the row deletion of an item is why a row shows differently: it writes nothing else, or nothing of it shows."""
+    row = row_codec.decode(item)
+    written = row.liveness is not None or bool(row.cells or row.complex_deletions)
+    return row.deletion is not None and not (written and shows != NOTHING)
+
+
+# --- the compiled engine: Arrow to arrays and back -----------------------------------------------------------------------------------
+
+
+def _active_columns(timestamps: Any, times: Any, size: int) -> tuple[Any, Any, Any]:
+    """Whether there is a deletion, and which."""
+    if timestamps is None:
+        return np.zeros(size, np.uint8), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    timestamps, times = _whole(timestamps, pa.int64()), _whole(times, pa.int64())
+    return _valid(timestamps), _numbers(timestamps, np.int64, 0), _numbers(times, np.int64, NO_DELETION_TIME)
+
+
+class _Joining:
+    """One call of the compiled `join`: makes room where it lacks, and comes again."""
+
+    def __init__(self, numbers: Any, items: Any, states: Any, actives: tuple[Any, ...], drops: bytes, rules: Any, kernel: Any) -> None:
+        self.kernel = kernel
+        self.groups, self.items = len(states), len(items)
+        if any(len(column) != self.groups for column in actives):
+            raise ValueError(f"{[len(column) for column in actives]} deletions for {self.groups} groups")
+        ends = np.searchsorted(numbers, np.arange(self.groups + 1), side="left").astype(np.int64)
+        ends[-1] = self.items
+        blobs = self.kernel.Blobs(*_blobs(items)), self.kernel.Blobs(*_blobs(states))
+        self.before = (kernel.JOIN, self.groups, ends, *blobs, *actives, np.frombuffer(drops or b"\0", np.uint8), len(drops), rules)
+        longest = max((int(blob.length.max(initial=0)) for blob in blobs), default=0)
+        total = sum(int(blob.length.sum()) for blob in blobs)
+        self.region = 2 * longest + 1024
+        self.arena = np.empty(4 * self.region, np.uint8)
+        self.cur = np.zeros(kernel.CURSORS, np.int64)
+        self.states = _Growing(self.groups, total + 1024)
+        self.versions = _Growing(self.groups + self.items + 1, 2 * total + 1024)
+        self.changed, self.left = (np.zeros(self.groups, np.uint8) for _ in range(2))
+        self.applied, self.deleted = (np.zeros(self.items, np.uint8) for _ in range(2))
+        self.events = [np.empty(self.items, np.int32) for _ in range(3)]
+
+    def joined(self) -> Joined:
+        kernel = self.kernel
+        n = np.zeros(kernel.COUNTERS, np.int64)
+        while True:
+            leave = int(self.versions.room >= MOST_VERSIONS)
+            out = (
+                self.states.column(kernel),
+                self.changed,
+                self.left,
+                self.applied,
+                self.versions.column(kernel),
+                *self.events,
+                self.deleted,
+            )
+            kernel.call(kernel.run, kernel.Joining(*self.before, self.arena, self.region, self.cur, leave, *out, n))
+            if not n[kernel.LACKS]:
+                break
+            self._make_room(int(n[kernel.LACKS]))
+        events = int(n[kernel.EVENTS])
+        items, befores, afters = (_int32s(column[:events]) for column in self.events)
+        return Joined(
+            states=self.states.binary(self.groups),
+            changed=_booleans(self.changed),
+            left=_booleans(self.left),
+            applied=_booleans(self.applied),
+            versions=self.versions.binary(int(n[kernel.VERSIONS])),
+            event_item=items,
+            event_before=befores,
+            event_after=afters,
+            event_deleted=_booleans(self.deleted[:events]),
+        )
+
+    def _make_room(self, lacking: int) -> None:
+        if lacking == self.kernel.LACKING_STATES:
+            self.states.grow()
+        elif lacking == self.kernel.LACKING_VERSIONS:
+            self.versions.grow()
+        else:
+            self.region *= 4
+            self.arena = np.empty(4 * self.region, np.uint8)
+
+
+class _Growing:
+    """A column of bytes that is being written."""
+
+    def __init__(self, size: int, room: int) -> None:
+        self.end = np.zeros(size + 1, np.int32)
+        self.data = np.empty(min(room, _MOST_BYTES), np.uint8)
+
+    @property
+    def room(self) -> int:
+        return len(self.data)
+
+    def column(self, kernel: Any) -> Any:
+        return kernel.Growing(self.room, self.end, self.data)
+
+    def grow(self) -> None:
+        if self.room == _MOST_BYTES:
+            raise MalformedMutation(f"more than {_MOST_BYTES} bytes of rows in one batch", operation="join rows", hint="Join fewer at once")
+        self.data = np.concatenate((self.data, np.empty(min(self.room, _MOST_BYTES - self.room), np.uint8)))
+
+    def binary(self, size: int) -> Any:
+        """The first `size` entries, around the arrays and not copied."""
+        filled = int(self.end[size])
+        return pa.Array.from_buffers(pa.binary(), size, [None, pa.py_buffer(self.end[: size + 1]), pa.py_buffer(self.data[:filled])])
+
+
+_MOST_BYTES: Final = (1 << 31) - 1
+
+
+def _pack(decoded: Decoded, kernel: Any) -> Packed:
+    rows, cells, complexes = decoded.rows, decoded.cells, decoded.complex_deletions
+    r, c, x = (dict(zip(batch.schema.names, batch.columns, strict=True)) for batch in (rows, cells, complexes))
+    clustering = r["clustering"]
+    values = clustering.values
+    names = c["column"].dictionary
+    value, path, name = (_blobs(array) for array in (c["value"], c["path"], names))
+    widest = int(np.bincount(_numbers(c["row"], np.int32), minlength=1).max()) if cells.num_rows else 0
+    room = int(value[1].sum() + path[1].sum() + _blobs(values)[1].sum()) + 24 * cells.num_rows + 64 * rows.num_rows + 1024
+    out, latest, n = _Growing(rows.num_rows, room), np.empty(rows.num_rows, np.int64), np.zeros(3, np.int64)
+    columns = (
+        kernel.PACK,
+        rows.num_rows,
+        _bools(r["static"]),
+        _offsets(clustering),
+        _valid(values),
+        kernel.Blobs(*_blobs(values)),
+        _valid(r["liveness_timestamp"]),
+        _numbers(r["liveness_timestamp"], np.int64),
+        _numbers(r["liveness_ttl"], np.int32),
+        _numbers(r["liveness_expires_at"], np.int64, NO_DELETION_TIME),
+        _valid(r["deletion_timestamp"]),
+        _numbers(r["deletion_timestamp"], np.int64),
+        _numbers(r["deletion_time"], np.int64, NO_DELETION_TIME),
+        _bools(r["shadowable"]),
+        cells.num_rows,
+        _numbers(c["row"], np.int32),
+        _numbers(c["column"].indices, np.int32),
+        _numbers(c["timestamp"], np.int64),
+        _numbers(c["ttl"], np.int32),
+        _numbers(c["local_deletion_time"], np.int64, NO_DELETION_TIME),
+        _valid(c["path"]),
+        kernel.Blobs(*path),
+        kernel.Blobs(*value),
+        complexes.num_rows,
+        _numbers(x["row"], np.int32),
+        _numbers(x["column"].indices, np.int32),
+        _numbers(x["deletion_timestamp"], np.int64),
+        _numbers(x["deletion_time"], np.int64, NO_DELETION_TIME),
+        kernel.Blobs(*name),
+        np.empty(widest, np.int64),
+        np.empty(widest, np.int64),
+        np.empty(complexes.num_rows, np.int64),
+        np.zeros(kernel.CURSORS, np.int64),
+    )
+    while True:
+        kernel.call(kernel.run, kernel.Packing(*columns, out.column(kernel), latest, n))
+        if n[0] == rows.num_rows:
+            return Packed(out.binary(rows.num_rows), pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(latest)]))
+        out.grow()
+
+
+def _whole(array: Any, kind: Any) -> Any:
+    """One array of a type."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array if array.type == kind else array.cast(kind)
+
+
+def _valid(array: Any) -> Any:
+    """A byte per entry: 0 if it is null."""
+    bitmap = array.buffers()[0]
+    return np.ones(len(array), np.uint8) if bitmap is None else _unpacked(bitmap, array)
+
+
+def _bools(array: Any) -> Any:
+    return _unpacked(array.buffers()[1], array)
+
+
+def _unpacked(bitmap: Any, array: Any) -> Any:
+    if bitmap is None:
+        return np.zeros(len(array), np.uint8)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=array.offset + len(array), bitorder="little")
+    return bits[array.offset :]
+
+
+def _numbers(array: Any, kind: Any, null: int | None = None) -> Any:
+    """The numbers of an array, `null` where they are null."""
+    data = array.buffers()[1]
+    if data is None:
+        return np.full(len(array), null or 0, kind)
+    found = np.frombuffer(data, kind, array.offset + len(array))[array.offset :]
+    return found if null is None or array.null_count == 0 else np.where(_valid(array) != 0, found, kind(null))
+
+
+def _offsets(array: Any) -> Any:
+    data = array.buffers()[1]
+    if data is None or data.size == 0:
+        return np.zeros(len(array) + 1, np.int32)
+    return np.frombuffer(data, np.int32, array.offset + len(array) + 1)[array.offset :]
+
+
+def _blobs(array: Any) -> tuple[Any, Any, Any]:
+    """Where each value begins, how long it is (0 if it is null), and all bytes."""
+    array = _whole(array, pa.binary())
+    offsets = _offsets(array).astype(np.int64)
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths = np.where(_valid(array) != 0, lengths, 0)
+    data = array.buffers()[2]
+    return offsets[:-1], lengths, np.zeros(1, np.uint8) if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
+
+
+def _booleans(flags: Any) -> Any:
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(np.packbits(flags, bitorder="little"))])
+
+
+def _int32s(column: Any) -> Any:
+    return pa.Array.from_buffers(pa.int32(), len(column), [None, pa.py_buffer(np.ascontiguousarray(column))])

@@ -1,0 +1,153 @@
+"""What verifying and auditing have found, the newest first, and what maintenance came to.
+
+Strategy: a report never changes, so what was made of one is kept in memory; a list of them reads only what is new. Rows that differ are
+told by table and count: their keys are for those who may see values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from heapq import nlargest
+from typing import Final, Literal
+
+from pydantic import ValidationError
+
+from writetime.errors import ObjectNotFound
+from writetime.pipeline import audit, verification
+from writetime.pipeline.audit import AuditReport
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.verification import VerifyReport
+from writetime.storage import layout
+from writetime.storage.concurrency import at_once
+
+Kind = Literal["verify", "audit"]
+Report = VerifyReport | AuditReport
+
+SHOWN: Final = 15
+"""Reports of each kind that a list has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A report in short. `name`: its object; `about`: what was looked at; `says`: what was found."""
+
+    kind: Kind
+    name: str
+    finished_at: datetime | None
+    ok: bool
+    about: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Of a node, by the last audit: what its log ought to have held in each step of the time, and what it held."""
+
+    node: str
+    expected: tuple[int, ...]
+    held: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """Replicas' logs by the last audit: steps of `minutes` from `start` on. `name`: its report."""
+
+    name: str
+    start: datetime
+    minutes: int
+    nodes: tuple[Held, ...]
+
+
+def checks(batches: Batches) -> list[Check]:
+    """The last reports of both kinds, the newest first."""
+    wanted = [*_last(batches, "verify", SHOWN), *_last(batches, "audit", SHOWN)]
+    found = at_once(lambda name: _in_short(batches, name), wanted)
+    return sorted(found, key=lambda check: check.name.rpartition("/")[2], reverse=True)
+
+
+def report(batches: Batches, name: str) -> Report | None:
+    """The report of that name; None if there is none, or the name is none of a report."""
+    kind = _kind(batches, name)
+    if kind is None:
+        return None
+    return VerifyReport.read(batches.store, name) if kind == "verify" else AuditReport.read(batches.store, name)
+
+
+def text(found: Report, *, keys: bool) -> str:
+    """A report for people; without `keys` no key of any row is told."""
+    if isinstance(found, AuditReport):
+        return audit.report_text(found)
+    return verification.report_text(found) if keys else verification.in_short(found)
+
+
+def picture(found: Report) -> str:
+    """As SVG for a page that has a style for it."""
+    return audit.picture(found, styled=False) if isinstance(found, AuditReport) else verification.picture(found, styled=False)
+
+
+def completeness(batches: Batches) -> Completeness | None:
+    """By the last audit; None if there was none, or it does not tell."""
+    name = next(iter(_last(batches, "audit", 1)), None)
+    return None if name is None else _completeness(batches, name)
+
+
+@lru_cache(maxsize=64)
+def _completeness(batches: Batches, name: str) -> Completeness | None:
+    try:
+        found = AuditReport.read(batches.store, name)
+    except ValidationError:
+        return None
+    if found is None or not found.step:
+        return None
+    nodes = [Held(n.address or n.host_id, tuple(n.expected_by_step), tuple(n.held_by_step)) for n in found.nodes]
+    return Completeness(name, found.start, found.step, tuple(nodes))
+
+
+def _kind(batches: Batches, name: str) -> Kind | None:
+    """Of which kind the report of that name is; None if the name is none of a report."""
+    kinds: tuple[Kind, ...] = ("verify", "audit")
+    return next((kind for kind in kinds if name.startswith(_prefix(batches, kind)) and name.endswith(".json")), None)
+
+
+def _prefix(batches: Batches, kind: Kind) -> str:
+    return layout.verify_prefix(batches.cluster) if kind == "verify" else layout.audit_prefix(batches.cluster)
+
+
+def _last(batches: Batches, kind: Kind, count: int) -> Iterator[str]:
+    found = (info.name for info in batches.store.list(_prefix(batches, kind)) if info.name.endswith(".json"))
+    yield from nlargest(count, found)
+
+
+@lru_cache(maxsize=512)
+def _in_short(batches: Batches, name: str) -> Check:
+    kind = _kind(batches, name) or "verify"
+    try:
+        found = report(batches, name)
+    except (ValidationError, ObjectNotFound) as error:
+        return Check(kind, name, None, False, "", f"cannot be read: {type(error).__name__}")
+    if found is None:
+        return Check(kind, name, None, False, "", "is gone")
+    if isinstance(found, VerifyReport):
+        return Check("verify", name, found.finished_at, found.ok, _compared(found), _found(found))
+    says = f"{found.alarms} alarms, {len(found.gaps)} gaps" if found.gaps else "no gap"
+    again = sum(each.frames for each in found.reread)
+    says += f"; read again: {again} rows were news" if found.reread else ""
+    return Check("audit", name, found.finished_at, found.ok, f"{found.start:%m-%d %H:%M}Z to {found.end:%m-%d %H:%M}Z", says)
+
+
+def _compared(found: VerifyReport) -> str:
+    return f"{len(found.tables)} tables, {found.share:.0%} of the ring, {sum(table.rows for table in found.tables):,} rows"
+
+
+def _found(found: VerifyReport) -> str:
+    failed = sum(bool(table.trouble) for table in found.tables)
+    pieces = [
+        f"drift in {found.drift} rows" if found.drift else "",
+        f"{failed} tables could not be compared" if failed else "",
+        f"{ties} rows tie" if (ties := sum(table.ties for table in found.tables)) else "",
+        f"{sum(table.unsettled for table in found.tables)} rows unsettled" if any(table.unsettled for table in found.tables) else "",
+    ]
+    return "; ".join(piece for piece in pieces if piece) or "equal"

@@ -1,0 +1,113 @@
+"""What lies in the bucket and is passed over: stray objects among a pipeline's own, and documents of nodes that cannot be used, and why.
+
+None of it stops a batch, so nobody would notice. Of each kind `LISTED` objects at most are looked at, and of the batches only what lies
+before the first or after the last: a stray object among the millions in between does no harm, and a listing of all of them would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from typing import Final
+
+from writetime import untrusted
+from writetime.errors import NotASegment
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.node_facts import parse_space, read_facts
+from writetime.storage import layout, untrusted_objects
+from writetime.storage.store import ObjectInfo, Store
+from writetime.untrusted import Untrusted
+
+LISTED: Final = 2000
+_STRAY: Final = "a stray object: nothing of a pipeline is named like this"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ignored:
+    """An object, by its name, and why it, or something in it, is not used."""
+
+    object: str
+    reason: str
+
+
+def ignored(batches: Batches, *, now: datetime | None = None) -> list[Ignored]:
+    """All that was found, in order of names."""
+    store, cluster = batches.store, batches.cluster
+    found = [*_among_batches(batches), *_segments(store, cluster, batches.largest), *_nodes(store, cluster), *_schemas(store, cluster)]
+    found += [*_spaces(store, cluster, now or datetime.now(UTC)), *_truncations(store, cluster)]
+    return sorted(set(found))
+
+
+def _among_batches(batches: Batches) -> Iterator[Ignored]:
+    prefix = layout.batches_prefix(batches.cluster)
+    first = layout.batch_folder(batches.cluster, 0)
+    before = takewhile(lambda info: info.name < first, batches.store.list(prefix))
+    last = layout.batch_folder(batches.cluster, batches.newest().last)
+    after = batches.store.list(prefix, start_after=last)
+    for info in (*islice(before, LISTED), *islice(after, LISTED)):
+        if layout.batch_number(info.name) is None:
+            yield Ignored(info.name, _STRAY)
+
+
+def _segments(store: Store, cluster: str, largest: int) -> Iterator[Ignored]:
+    for prefix in (layout.incoming_prefix(cluster), layout.frames_prefix(cluster), layout.parts_prefix(cluster)):
+        for info in islice(store.list(prefix), LISTED):
+            if layout.SegmentRef.from_conflict(info.name) is None and (reason := _not_a_segment(info, largest)) is not None:
+                yield Ignored(info.name, reason)
+
+
+def _not_a_segment(info: ObjectInfo, largest: int) -> str | None:
+    try:
+        layout.SegmentRef.from_object(info.name)
+        if info.size > largest:
+            return f"{info.size} bytes, more than the {largest} of `largest_segment`; no batch takes it in"
+        if info.name.startswith("cdc_parts/"):
+            start, end = layout.part_range(info.name)
+            if info.size != end - start:
+                return f"a part of {end - start} bytes that has {info.size}"
+            if end > largest:
+                return f"a part up to position {end}, more than the {largest} of `largest_segment`; no batch takes it in"
+        if "sealed_at" in info.metadata:
+            untrusted_objects.moment_of(info, "sealed_at")
+    except NotASegment:
+        return _STRAY
+    except Untrusted as error:
+        return f"{error}; the time at which it came counts"
+    return None
+
+
+def _nodes(store: Store, cluster: str) -> Iterator[Ignored]:
+    for facts in read_facts(store, cluster):
+        if facts.rejected is not None:
+            yield Ignored(facts.object, facts.rejected)
+    for info in islice(store.list(layout.nodes_prefix(cluster)), LISTED):
+        if layout.NodeName.of_facts(info.name) is None:
+            yield Ignored(info.name, _STRAY)
+
+
+def _schemas(store: Store, cluster: str) -> Iterator[Ignored]:
+    for info in islice(store.list(layout.schema_prefix(cluster)), LISTED):
+        if not layout.is_schema_snapshot(info.name):
+            yield Ignored(info.name, _STRAY)
+        elif info.size > untrusted.SCHEMA:
+            yield Ignored(info.name, f"{info.size} bytes, more than {untrusted.SCHEMA}")
+
+
+def _spaces(store: Store, cluster: str, now: datetime) -> Iterator[Ignored]:
+    for day in (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0)):
+        for info in islice(store.list(layout.space_prefix(cluster, day)), LISTED):
+            try:
+                if layout.NodeName.of_space(info.name) is None:
+                    yield Ignored(info.name, _STRAY)
+                else:
+                    parse_space(untrusted_objects.read_object(store, info))
+            except Untrusted as error:
+                yield Ignored(info.name, str(error))
+
+
+def _truncations(store: Store, cluster: str) -> Iterator[Ignored]:
+    for info in islice(store.list(layout.truncations_prefix(cluster)), LISTED):
+        if layout.NodeName.of_truncations(info.name) is None:
+            yield Ignored(info.name, _STRAY)

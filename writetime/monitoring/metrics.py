@@ -1,0 +1,191 @@
+"""What a pipeline's bucket tells, as metrics in Prometheus' text format: the command `writetime metrics`.
+
+Strategy: nothing of writetime but the shipper runs for long, so nobody can be asked over HTTP. A cron job writes the text to the folder of
+node_exporter's textfile collector, or pushes it; all figures come from the bucket (`writetime.monitoring`, last reports of cdc_verify and
+cdc_audit), so it does not matter where it runs. `METRICS` is the one list of names; dashboard and rules under deploy/ use no others but the
+shipper's own. Heavy imports wait for the command to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from writetime.monitoring.nodes import RingStatus
+    from writetime.pipeline.batch_history import Batches
+    from writetime.pipeline.bootstrap.run import Run
+    from writetime.pipeline.documents import Document
+    from writetime.storage.store import Store
+
+Report = TypeVar("Report", bound="Document")
+Sample = tuple[str, dict[str, str], float]
+
+METRICS: Final[Mapping[str, str]] = {
+    "writetime_metrics_timestamp_seconds": "When these metrics were read from the bucket: old if `writetime metrics` does not run.",
+    "writetime_batch_number": "Number of the last sealed batch.",
+    "writetime_batch_sealed_timestamp_seconds": "When it was sealed.",
+    "writetime_batch_open": "1 while a batch is begun and not sealed.",
+    "writetime_voided_batches": "Batches that were voided, of the last sixty.",
+    "writetime_batch_segments": "Segments of the last batch.",
+    "writetime_batch_events": "Change events of the last batch.",
+    "writetime_batch_updates": "Partition updates of the last batch by table and class (applied, duplicate, superseded, …).",
+    "writetime_batch_ties": "Cells of the last batch by table that won a tie which a ring of Cassandra 3.11 may decide otherwise.",
+    "writetime_batch_problems": "Ranges of its segments that could not be used.",
+    "writetime_held_segments": "Segments that wait for a person.",
+    "writetime_segments_in_conflict": "Segments of which there are other bytes, that wait for a person's decision.",
+    "writetime_refused_tables": "Tables whose rows cannot be shown.",
+    "writetime_purge_held_back_seconds": "Of a table: by how much the purge of its tombstones is behind, for not all logs are in (`by`).",
+    "writetime_published_batch": "The last batch whose events are known to be in Kafka.",
+    "writetime_unpublished_batches": "Sealed batches with events that the table has not sent, of the last sixty.",
+    "writetime_waiting_tables": "Tables whose events cannot be sent.",
+    "writetime_source_timestamp_seconds": "Of a node: when it finished the last of its segments that came.",
+    "writetime_late_after_seconds": "Of a node: how old that may be before it counts as late, by its rate and its cdc_total_space.",
+    "writetime_waiting_segments": "Of a node: its segments in the bucket that no batch has taken in.",
+    "writetime_waiting_bytes": "Their bytes.",
+    "writetime_growing_segments": "Of a node: its segments of which parts have come.",
+    "writetime_verify_finished_timestamp_seconds": "When cdc_verify last finished.",
+    "writetime_verify_drift_rows": "Rows that differed from the ring then, and ought not to.",
+    "writetime_verify_unsettled_rows": "Rows that differed then, and may.",
+    "writetime_verify_tie_rows": "Rows that differed then because Cassandra 3.11 decides a tie by its clock.",
+    "writetime_verify_failed_tables": "Tables that could not be compared then.",
+    "writetime_bootstrap_started_timestamp_seconds": "Of a table: when its last reading from the ring was begun.",
+    "writetime_bootstrap_remaining_ranges": "Token ranges that it has not read to their end; 0: it is finished.",
+    "writetime_bootstrap_ranges": "Token ranges that it has.",
+    "writetime_bootstrap_rows": "Rows that it has read.",
+    "writetime_bootstrap_frames": "Frames that it has put into the bucket, for what was news.",
+    "writetime_audit_finished_timestamp_seconds": "When cdc_audit last finished.",
+    "writetime_audit_alarms": "Gaps in replicas' logs that nothing explained then.",
+    "writetime_audit_gaps": "All gaps then.",
+}
+_CLASSES: Final = ("applied", "duplicate", "superseded", "not_ours", "quarantined")
+
+
+def samples(batches: Batches) -> list[Sample]:
+    """All that the bucket tells. Every sample has the label `cluster`."""
+    from writetime.monitoring.nodes import ring_with_late_nodes
+    from writetime.monitoring.tables import tables
+
+    found = ring_with_late_nodes(batches)
+    told = [
+        ("writetime_metrics_timestamp_seconds", {}, found.now.timestamp()),
+        *_of_batches(found),
+        *_of_nodes(found),
+        *_of_reports(batches.store, batches.cluster),
+        *_of_bootstrap(batches.store, batches.cluster),
+    ]
+    about = tables(batches)
+    told.append(("writetime_refused_tables", {}, len(about.refused)))
+    if about.published is not None:
+        told.append(("writetime_waiting_tables", {}, len(about.waiting)))
+        told.append(("writetime_published_batch", {}, about.published))
+    told += _of_maintenance(batches.store, batches.cluster)
+    told += [("writetime_unpublished_batches", {"table": table.name}, table.unpublished) for table in about.tables]
+    return [(name, {"cluster": batches.cluster, **labels}, value) for name, labels, value in told]
+
+
+def as_text(found: list[Sample]) -> str:
+    """In the text exposition format, metric by metric in the order of METRICS."""
+    lines: list[str] = []
+    for name, about in METRICS.items():
+        mine = [(labels, value) for metric, labels, value in found if metric == name]
+        if mine:
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{{{_labels(labels)}}} {value:.15g}" for labels, value in mine]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _of_batches(ring: RingStatus) -> Iterator[Sample]:
+    yield "writetime_batch_open", {}, ring.open_batch is not None
+    yield "writetime_voided_batches", {}, len(ring.voids)
+    yield "writetime_held_segments", {}, len(ring.held)
+    yield "writetime_segments_in_conflict", {}, len(ring.in_conflict)
+    if not ring.batches:
+        return
+    last = ring.batches[0]
+    yield "writetime_batch_number", {}, last.number
+    yield "writetime_batch_sealed_timestamp_seconds", {}, last.sealed_at.timestamp()
+    yield "writetime_batch_segments", {}, last.segments
+    yield "writetime_batch_events", {}, last.events
+    yield "writetime_batch_problems", {}, last.problems
+    for account in last.accounting:
+        for each in _CLASSES:
+            yield "writetime_batch_updates", {"table": account.table, "class": each}, getattr(account, each)
+        yield "writetime_batch_ties", {"table": account.table}, account.ties
+
+
+def _of_nodes(ring: RingStatus) -> Iterator[Sample]:
+    for node in ring.nodes:
+        if node.node.origin != "log":
+            continue
+        labels = {"datacenter": node.node.datacenter, "host_id": node.node.host_id, "address": node.address}
+        # Nothing came with all batches that were looked at: it has been silent for at least as long. Without a sample no alert fires.
+        newest = node.newest or ring.since
+        if newest is not None:
+            yield "writetime_source_timestamp_seconds", labels, newest.timestamp()
+        yield "writetime_late_after_seconds", labels, node.late_after.total_seconds()
+        yield "writetime_waiting_segments", labels, node.waiting
+        yield "writetime_waiting_bytes", labels, node.waiting_size
+        yield "writetime_growing_segments", labels, node.growing
+
+
+def _of_maintenance(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.pipeline.maintenance_report import read_maintained
+
+    last = read_maintained(store, cluster)
+    for each in last.held_back if last else ():
+        yield "writetime_purge_held_back_seconds", {"table": each.table, "by": each.by}, each.seconds
+
+
+def _of_bootstrap(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.pipeline.bootstrap.run import runs
+
+    last: dict[str, Run] = {}
+    for run in runs(store, cluster):
+        name = f"{run.keyspace}.{run.table}"
+        if name not in last or last[name].started_at <= run.started_at:
+            last[name] = run
+    for name, run in sorted(last.items()):
+        labels = {"table": name}
+        yield "writetime_bootstrap_started_timestamp_seconds", labels, run.started_at.timestamp()
+        yield "writetime_bootstrap_remaining_ranges", labels, run.remaining
+        yield "writetime_bootstrap_ranges", labels, len(run.ranges)
+        yield "writetime_bootstrap_rows", labels, run.rows
+        yield "writetime_bootstrap_frames", labels, run.frames
+
+
+def _of_reports(store: Store, cluster: str) -> Iterator[Sample]:
+    from writetime.pipeline.audit import AuditReport
+    from writetime.pipeline.verification import VerifyReport
+    from writetime.storage import layout
+
+    verified = _last(store, layout.verify_prefix(cluster), VerifyReport)
+    if verified is not None:
+        yield "writetime_verify_finished_timestamp_seconds", {}, _seconds(verified.finished_at)
+        for table in verified.tables:
+            yield "writetime_verify_drift_rows", {"table": table.table}, table.drift
+            yield "writetime_verify_unsettled_rows", {"table": table.table}, table.unsettled
+            yield "writetime_verify_tie_rows", {"table": table.table}, table.ties
+        yield "writetime_verify_failed_tables", {}, sum(bool(table.trouble) for table in verified.tables)
+    audited = _last(store, layout.audit_prefix(cluster), AuditReport)
+    if audited is not None:
+        yield "writetime_audit_finished_timestamp_seconds", {}, _seconds(audited.finished_at)
+        yield "writetime_audit_alarms", {}, audited.alarms
+        yield "writetime_audit_gaps", {}, len(audited.gaps)
+
+
+def _last(store: Store, prefix: str, kind: type[Report]) -> Report | None:
+    name = max((info.name for info in store.list(prefix) if info.name.endswith(".json")), default=None)
+    return None if name is None else kind.read(store, name)
+
+
+def _seconds(at: datetime) -> float:
+    return at.timestamp()

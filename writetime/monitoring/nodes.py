@@ -1,0 +1,291 @@
+"""Who ships, how fresh each node is, what of it waits, and which minutes of whose log are there.
+
+A node is known by the object that its shipper wrote (`nodes/`), or because segments of it are there. Its freshness is when it had finished
+the newest segment that has come in. Frames that no node logged (bootstrap, retries) are no node's, and do not count here. The space that
+is left on a node stands in its status; shippers up to 0.1 wrote it below `space/`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from writetime import untrusted
+from writetime.cassandra.cdc_settings import UnsafeSetting
+from writetime.cassandra.merge.reconcile import Policy, policy_of
+from writetime.errors import NotASegment
+from writetime.pipeline.batch_history import WINDOW, Batches, BatchFacts, taken_in
+from writetime.pipeline.conflicts import undecided
+from writetime.pipeline.documents import SegmentInput
+from writetime.pipeline.node_facts import NodeSpace, parse_space, read_facts
+from writetime.pipeline.truncation_reports import newest_answers
+from writetime.storage import layout, untrusted_objects
+from writetime.storage.concurrency import at_once
+from writetime.storage.store import ObjectInfo, Store
+
+LISTED: Final = 2000
+"""Objects of one kind that are looked at: of a backlog that is longer, "at least so many" says enough."""
+_ANSWERS_DAILY: Final = timedelta(days=2)
+_STEPS: Final = (1, 5, 15, 60, 360, 1440)
+_LATE_AFTER: Final = timedelta(hours=6)
+"""Of a node whose rate or limit is not known."""
+_EARLIEST_LATE: Final = timedelta(minutes=30)
+_LATEST_LATE: Final = timedelta(days=1)
+_SPACE_COUNTS: Final = timedelta(days=2)
+_FARTHEST: Final = 500
+"""Batches that are looked at for a node of which nothing came with the last ones."""
+_COLUMNS: Final = 72
+
+
+@dataclass(slots=True)
+class NodeStatus:
+    """A node. `newest`: when it had finished the newest segment that has come in; None if that was before all batches that were looked at.
+
+    `waiting`: segments that no batch has taken in, and their bytes; `held`: those that wait for a person; `growing`: those of which there
+    are parts only. `segments`, `frames`, `size` (bytes), `oldest`: of what these batches took in. `space`: None if its shipper has
+    reported nothing since yesterday. `answered`: when the bucket got its last answer on its TRUNCATEs; a node that gives none can have
+    one that no segment shows."""
+
+    node: layout.NodeName
+    address: str = ""
+    rack: str = ""
+    release: str = ""
+    tokens: int = 0
+    newest: datetime | None = None
+    waiting: int = 0
+    waiting_size: int = 0
+    oldest_waiting: datetime | None = None
+    growing: int = 0
+    held: int = 0
+    segments: int = 0
+    frames: int = 0
+    size: int = 0
+    oldest: datetime | None = None
+    space: NodeSpace | None = None
+    answered: datetime | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes of segments a second that it has finished, over the batches that were looked at and what waits; None if fewer than two
+        segments came."""
+        if self.oldest is None or self.newest is None or self.segments < 2 or self.oldest >= self.newest:
+            return None
+        return (self.size + self.waiting_size) / (self.newest - self.oldest).total_seconds()
+
+    @property
+    def late_after(self) -> timedelta:
+        """How long nothing may come of it before it counts as late: the time in which it fills half of its `cdc_total_space` at its
+        rate, so that there is as much time left before Cassandra refuses writes; between 30 minutes and a day. Six hours if either
+        is unknown."""
+        if not self.rate or self.space is None or not self.space.limit:
+            return _LATE_AFTER
+        seconds = min(self.space.limit / self.rate / 2, _LATEST_LATE.total_seconds())
+        return max(timedelta(seconds=seconds), _EARLIEST_LATE)
+
+    @property
+    def unsafe(self) -> list[UnsafeSetting]:
+        """Settings by which it drops captured writes; none if its settings are not known."""
+        return [] if self.space is None else list(self.space.settings.unsafe())
+
+    def is_not_asked(self, now: datetime) -> bool:
+        """Whether its TRUNCATEs are known from its segments only: its shipper cannot ask it, or has not for two days."""
+        return self.answered is None or now - self.answered > _ANSWERS_DAILY
+
+    def came(self, sealed_at: datetime | None) -> None:
+        """A segment that was finished then has come in."""
+        if sealed_at is not None:
+            self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
+
+
+@dataclass(frozen=True, slots=True)
+class RingStatus:
+    """A ring as of `now`. `since`: when the oldest of the batches that were looked at was sealed. `complete`: False if more waits than was
+    looked at. `kept_from`: the archive may have let go what was sealed before; None: it has all. `undecided`: by table, updates of
+    which no record says whether a TRUNCATE took them. `voids`: those of the last batches that were voided, which `batches` lacks.
+    `in_conflict`: segments of which there are other bytes, that wait for a person."""
+
+    cluster: str
+    now: datetime
+    nodes: tuple[NodeStatus, ...]
+    batches: tuple[BatchFacts, ...]
+    since: datetime | None
+    open_batch: int | None
+    held: tuple[str, ...]
+    complete: bool
+    kept_from: datetime | None = None
+    undecided: dict[str, int] = field(default_factory=dict)
+    voids: tuple[BatchFacts, ...] = ()
+    in_conflict: tuple[str, ...] = ()
+
+    @property
+    def merge_rule(self) -> Policy:
+        """By which release's rule the last batch merged cells of equal timestamp; before the first, what the nodes' releases say."""
+        return self.batches[0].merge_rule if self.batches else policy_of(self.releases)
+
+    @property
+    def releases(self) -> dict[str, int]:
+        """How many nodes report which release."""
+        return dict(sorted(Counter(node.release for node in self.nodes if node.release).items()))
+
+    @property
+    def ties(self) -> int:
+        """Cells of these batches that the ring may show otherwise, by the rule of 3.11."""
+        return sum(batch.total.ties for batch in self.batches)
+
+
+def ring(batches: Batches, *, last: int = WINDOW, now: datetime | None = None) -> RingStatus:
+    """The ring by its last batches and what lies in the bucket."""
+    past, latest = batches.newest(), batches.latest(last)
+    facts = [batch for batch in latest if batch.void is None]
+    store, cluster = batches.store, batches.cluster
+    now = now or datetime.now(UTC)
+    found = {node.node: node for node in _reported(store, cluster, now)}
+
+    def of(node: layout.NodeName) -> NodeStatus:
+        return found.setdefault(node, NodeStatus(node))
+
+    for batch in facts:
+        for node, taken in batch.nodes.items():
+            if node.origin != "log":
+                continue
+            status = of(node)
+            status.came(taken.newest)
+            if batch.kind == "ingest":
+                status.segments += taken.segments
+                status.frames += taken.frames
+                status.size += taken.size
+                if taken.oldest is not None:
+                    status.oldest = taken.oldest if status.oldest is None else min(status.oldest, taken.oldest)
+    held = set(past.sealed.held if past.sealed else ())
+    for node in (layout.SegmentRef.from_object(name).node for name in held):
+        if node.origin == "log":
+            of(node).held += 1
+    incoming = list(islice(store.list(layout.incoming_prefix(cluster)), LISTED + 1))
+    in_conflict = tuple(conflict.object for conflict in undecided(store, cluster, incoming))
+    for segment in _segments(incoming):
+        if segment.object not in held and segment.object not in in_conflict:
+            _wait(of(segment.ref.node), segment)
+    for node, space in _spaces(store, cluster, now):
+        status = of(node)
+        if status.space is None or status.space.at < space.at:
+            status.space = space
+    for node, answer in newest_answers(store, cluster).items():
+        of(node).answered = answer.created
+    for name in past.sealed.growing if past.sealed else ():
+        of(layout.SegmentRef.from_object(name).node).growing += 1
+    return RingStatus(
+        cluster=cluster,
+        now=now,
+        nodes=tuple(found[node] for node in sorted(found)),
+        batches=tuple(facts),
+        since=facts[-1].sealed_at if facts else None,
+        open_batch=past.last if past.open else None,
+        held=tuple(sorted(held)),
+        in_conflict=in_conflict,
+        complete=len(incoming) <= LISTED,
+        kept_from=datetime.fromtimestamp(past.sealed.kept_from, UTC) if past.sealed and past.sealed.kept_from is not None else None,
+        undecided=past.sealed.undecided if past.sealed else {},
+        voids=tuple(batch for batch in latest if batch.void is not None),
+    )
+
+
+def ring_with_late_nodes(batches: Batches, *, now: datetime | None = None) -> RingStatus:
+    """The ring by so many batches that a node of which nothing came is known to be late, or there are no more to look at."""
+    found = ring(batches, now=now)
+    if any(node.newest is None for node in found.nodes) and len(found.batches) == WINDOW:
+        found = ring(batches, last=_FARTHEST, now=now)
+    return found
+
+
+def _wait(status: NodeStatus, segment: SegmentInput) -> None:
+    status.came(segment.sealed_at)
+    status.waiting += 1
+    status.waiting_size += segment.size
+    oldest = status.oldest_waiting
+    status.oldest_waiting = segment.sealed_at if oldest is None else min(oldest, segment.sealed_at)
+
+
+def _segments(found: Iterable[ObjectInfo]) -> Iterator[SegmentInput]:
+    for info in found:
+        try:
+            layout.SegmentRef.from_object(info.name)
+        except NotASegment:
+            continue
+        yield SegmentInput.from_object(info)
+
+
+def _reported(store: Store, cluster: str, now: datetime) -> Iterator[NodeStatus]:
+    """What the shippers said of their nodes. One that says nothing sensible is there by its name."""
+    for facts in read_facts(store, cluster):
+        status = NodeStatus(facts.node, address=facts.address, rack=facts.rack, release=facts.release, tokens=len(facts.tokens))
+        if facts.space is not None and now - facts.space.at <= _SPACE_COUNTS:
+            status.space = facts.space
+        yield status
+
+
+def _spaces(store: Store, cluster: str, now: datetime) -> list[tuple[layout.NodeName, NodeSpace]]:
+    """What shippers up to 0.1 said last of each node's space, today or yesterday: they did so each day. Nonsense is left out."""
+    days = (now.astimezone(UTC).date() - timedelta(days=back) for back in (1, 0))
+    newest: dict[layout.NodeName, ObjectInfo] = {}
+    for info in (info for day in days for info in store.list(layout.space_prefix(cluster, day))):
+        if (node := layout.NodeName.of_space(info.name)) is not None:
+            newest[node] = info
+    read = at_once(lambda each: (each[0], read_space(store, each[1])), newest.items())
+    return [(node, space) for node, space in read if space is not None]
+
+
+def read_space(store: Store, info: ObjectInfo) -> NodeSpace | None:
+    """What an object under space/ holds; None if it makes no sense."""
+    try:
+        return parse_space(untrusted_objects.read_object(store, info))
+    except untrusted.Untrusted:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of whose log was taken in: `cells[node][column]` is (segments, frames) of the `minutes` that begin at `starts[column]`."""
+
+    nodes: tuple[layout.NodeName, ...]
+    starts: tuple[datetime, ...]
+    minutes: int
+    cells: dict[layout.NodeName, tuple[tuple[int, int], ...]]
+
+    @property
+    def most(self) -> int:
+        """Frames in the fullest cell."""
+        return max((frames for row in self.cells.values() for _, frames in row), default=0)
+
+    def gap(self, node: layout.NodeName, column: int) -> bool:
+        """Whether nothing of that node is there for a time of which there is something of others in its datacenter. The last column is
+        still being filled, and the first one was begun before these batches."""
+        if self.cells[node][column][0] or column in (0, len(self.starts) - 1):
+            return False
+        return any(self.cells[other][column][0] for other in self.nodes if other.datacenter == node.datacenter)
+
+
+def coverage(nodes: Sequence[layout.NodeName], batches: Iterable[BatchFacts]) -> Coverage:
+    """By the minutes in which nodes had finished their segments, in steps that leave no more columns than a screen has room for."""
+    found = list(taken_in(batches))
+    if not found:
+        return Coverage(tuple(nodes), (), 1, dict.fromkeys(nodes, ()))
+    first, last = min(minute for _, minute, _, _ in found), max(minute for _, minute, _, _ in found)
+    step = next((step for step in _STEPS if (last - first) / timedelta(minutes=step) < _COLUMNS), _STEPS[-1])
+    columns = {_floor(minute, step) for _, minute, _, _ in found}
+    begin = max(min(columns), max(columns) - (_COLUMNS - 1) * timedelta(minutes=step))
+    starts = [begin + index * timedelta(minutes=step) for index in range((max(columns) - begin) // timedelta(minutes=step) + 1)]
+    sums: dict[tuple[layout.NodeName, datetime], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for node, minute, segments, frames in found:
+        at = (node, _floor(minute, step))
+        sums[at] = (sums[at][0] + segments, sums[at][1] + frames)
+    rows = sorted({*nodes, *(node for node, _ in sums)})
+    return Coverage(tuple(rows), tuple(starts), step, {node: tuple(sums.get((node, start), (0, 0)) for start in starts) for node in rows})
+
+
+def _floor(moment: datetime, minutes: int) -> datetime:
+    seconds = int(moment.timestamp())
+    return datetime.fromtimestamp(seconds - seconds % (60 * minutes), UTC)

@@ -1,0 +1,291 @@
+"""The status of a pipeline as tables for a terminal, and as a document for machines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from writetime.cassandra.merge.reconcile import policy_of
+from writetime.monitoring.ignored import ignored
+from writetime.monitoring.nodes import NodeStatus, RingStatus, ring
+from writetime.monitoring.tables import TablesStatus, tables
+from writetime.pipeline.archive_packing import Shelved, read_shelved
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.batch_report import void_text
+from writetime.pipeline.chains import Rebuild, current
+from writetime.pipeline.maintenance_report import Maintained, read_maintained
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDTH: Final = 140
+_SHOWN: Final = 10
+"""Batches in the text; the sums are over all that were looked at."""
+_IGNORED: Final = 20
+
+
+def as_text(batches: Batches, last: int) -> str:
+    """The ring, the last few batches, the tables, and what waits for a person."""
+    found, of_tables = ring(batches, last=last), tables(batches, last=last)
+    lines = [_head(found)]
+    if found.nodes:
+        lines += ["", _nodes(found)]
+    if found.batches:
+        lines += ["", _batches(found)]
+    if of_tables.tables:
+        lines += ["", _tables(of_tables)]
+    if (shelved := read_shelved(batches.store, batches.cluster)) is not None:
+        lines += ["", *_archive(shelved, found.kept_from)]
+    if (maintained := read_maintained(batches.store, batches.cluster)) is not None:
+        lines += ["", *_maintained(maintained)]
+    lines += [
+        f"short of space ({node.space.level}): {node.address or node.node.host_id}, {node.space.share:.0%} of what cdc_raw may hold"
+        for node in found.nodes
+        if node.space and node.space.level != "ok"
+    ]
+    lines += [f"drops captured writes: {node.address or node.node.host_id}: {each}" for node in found.nodes for each in node.unsafe]
+    lines += [
+        f"TRUNCATEs of node {node.address or node.node.host_id} are known from its segments only: "
+        + ("it was never asked" if node.answered is None else f"no answer since {node.answered:%Y-%m-%d %H:%M:%S}Z")
+        for node in found.nodes
+        if node.is_not_asked(found.now)
+    ]
+    lines += [
+        f"may be gone by a TRUNCATE: {updates} updates of {name}, which no record decides; let cdc_bootstrap read the table"
+        for name, updates in found.undecided.items()
+    ]
+    lines += [void_text(batch.number, batch.void, batch.sealed_at) for batch in found.voids if batch.void is not None]
+    lines += _merging(found)
+    lines += _rebuilt(current(batches.store, batches.cluster))
+    lines += [f"cannot be shown: {name}: {reason}" for name, reason in of_tables.refused.items()]
+    lines += [
+        f"cannot be sent: {name}, since batch {waits.sent}: {waits.reason or 'the log of cdc_publish says why'}"
+        for name, waits in of_tables.waiting.items()
+    ]
+    lines += [f"waits for a person: {name}" for name in found.held]
+    lines += [f"in conflict: {name}: other bytes were shipped; `writetime conflicts list`" for name in found.in_conflict]
+    passed_over = ignored(batches, now=found.now)
+    lines += [f"ignored: {each.object}: {each.reason}" for each in passed_over[:_IGNORED]]
+    if len(passed_over) > _IGNORED:
+        lines.append(f"ignored: {len(passed_over) - _IGNORED} more objects; `--json` lists them")
+    return "\n".join(lines)
+
+
+def as_document(batches: Batches, last: int) -> dict[str, Any]:
+    """The same, JSON-ready: times in ISO-8601, sizes in bytes, spans in seconds."""
+    found, of_tables = ring(batches, last=last), tables(batches, last=last)
+    return {
+        "cluster": found.cluster,
+        "now": found.now.isoformat(),
+        "since": _iso(found.since),
+        "open_batch": found.open_batch,
+        "complete": found.complete,
+        "voids": [
+            {"number": batch.number, "kind": batch.kind, "sealed_at": batch.sealed_at.isoformat(), **batch.void.model_dump()}
+            for batch in found.voids
+            if batch.void is not None
+        ],
+        "nodes": [_node(node, found.now) for node in found.nodes],
+        "batches": [
+            {
+                "number": batch.number,
+                "kind": batch.kind,
+                "sealed_at": batch.sealed_at.isoformat(),
+                "segments": batch.segments,
+                "problems": batch.problems,
+                "lag": batch.lag,
+                "accounting": batch.total.model_dump(exclude={"table"}),
+            }
+            for batch in found.batches
+        ],
+        "tables": [
+            {
+                **table.total.model_dump(),
+                "events_per_minute": round(table.per_minute, 3),
+                "last_event": _iso(table.last_event),
+                "unpublished": table.unpublished,
+                "rows": table.rows,
+            }
+            for table in of_tables.tables
+        ],
+        "undecided": found.undecided,
+        "merging": {"rule": found.merge_rule, "releases": found.releases, "ties": found.ties},
+        "rebuild": None if (rebuild := current(batches.store, batches.cluster)) is None else rebuild.model_dump(mode="json"),
+        "published": of_tables.published,
+        "refused": of_tables.refused,
+        "waiting": {name: {"published": waits.sent, "reason": waits.reason} for name, waits in of_tables.waiting.items()},
+        "held": list(found.held),
+        "in_conflict": list(found.in_conflict),
+        "ignored": [asdict(each) for each in ignored(batches, now=found.now)],
+        "archive": _archive_document(read_shelved(batches.store, batches.cluster), found.kept_from),
+        "maintenance": None
+        if (maintained := read_maintained(batches.store, batches.cluster)) is None
+        else maintained.model_dump(mode="json"),
+    }
+
+
+def _rebuilt(rebuild: Rebuild | None) -> list[str]:
+    """A rebuild that is under way, or that went without something."""
+    if rebuild is None:
+        return []
+    lines = []
+    if rebuild.finished_at is None:
+        lines.append(f"a rebuild is under way since {rebuild.begun_at:%Y-%m-%d %H:%M:%S}Z: `writetime rebuild` finishes it")
+    if rebuild.chain.partial:
+        lines.append(f"incomplete: rebuilt from an archive that lacked {rebuild.lacking} segments ({_first(rebuild.missing)})")
+    return lines
+
+
+def _first(missing: list[str]) -> str:
+    return f"{missing[0]} …" if missing else "expired, or read as damaged"
+
+
+def _merging(found: RingStatus) -> list[str]:
+    """By which rule cells of equal timestamp merge, where it is not that of 4.0."""
+    if found.merge_rule == "4.0":
+        return []
+    rest = sum(count for release, count in found.releases.items() if policy_of([release]) == "4.0")
+    mixed = f", until the last node is upgraded from it ({rest} of {sum(found.releases.values())} are)" if rest else ""
+    ties = f"; {found.ties} cells of these batches may differ from the ring" if found.ties else ""
+    return [f"cells of equal timestamp are merged by the rule of Cassandra 3.11{mixed}{ties}"]
+
+
+def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
+    about = asdict(node)
+    about.pop("node")
+    if node.space is not None:
+        about["space"] |= {"at": _iso(node.space.at), "settings": node.space.settings.to_document()}
+    times = {name: _iso(about[name]) for name in ("newest", "oldest", "oldest_waiting", "answered")}
+    age = None if node.newest is None else (now - node.newest).total_seconds()
+    since = {"age": age, "late_after_seconds": node.late_after.total_seconds()}
+    return {"datacenter": node.node.datacenter, "host_id": node.node.host_id, **about, **times, **since}
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _head(found: RingStatus) -> str:
+    if not found.batches:
+        return f"{found.cluster}: no batch is sealed yet"
+    newest = found.batches[0]
+    lag = f", {span(newest.lag[0])} after its newest segment" if newest.lag else ""
+    going = f"; batch {found.open_batch} is being run" if found.open_batch else ""
+    return f"{found.cluster}: batch {newest.number} ({newest.kind}) sealed {newest.sealed_at:%Y-%m-%d %H:%M:%S}Z{lag}{going}"
+
+
+def _nodes(found: RingStatus) -> str:
+    grid = _grid(
+        "node", "address", "datacenter", "newest segment", right=("age", "waiting", "MiB", "growing", "held", "segments", "frames")
+    )
+    for node in found.nodes:
+        newest = "before these batches" if node.newest is None else f"{node.newest:%Y-%m-%d %H:%M:%S}Z"
+        age = "" if node.newest is None else span((found.now - node.newest).total_seconds())
+        waiting = f"{node.waiting}{'' if found.complete else '+'}"
+        about = (node.node.host_id, node.address, node.node.datacenter, newest, age, waiting, f"{node.waiting_size / 2**20:.1f}")
+        grid.add_row(*about, *map(str, (node.growing, node.held, node.segments, node.frames)))
+    return _text(grid)
+
+
+def _batches(found: RingStatus) -> str:
+    right = ("segments", "problems", "updates in", "applied", "duplicate", "superseded", "not ours", "quarantined", "events", "lag")
+    grid = _grid("batch", "kind", "sealed at", right=right)
+    for batch in found.batches[:_SHOWN]:
+        sums = batch.total
+        counts = (sums.updates_in, sums.applied, sums.duplicate, sums.superseded, sums.not_ours, sums.quarantined, sums.events)
+        lag = span(batch.lag[1]) if batch.lag else ""
+        about = (str(batch.number), batch.kind, f"{batch.sealed_at:%Y-%m-%d %H:%M:%S}Z")
+        grid.add_row(*about, *map(str, (batch.segments, batch.problems, *counts)), lag)
+    return _text(grid)
+
+
+def _tables(found: TablesStatus) -> str:
+    grid = _grid("table", "last event", right=("rows", "updates in", "applied", "events", "events/min", "batches not published"))
+    for table in found.tables:
+        last = "" if table.last_event is None else f"{table.last_event:%Y-%m-%d %H:%M:%S}Z"
+        counts = map(str, ("" if table.rows is None else table.rows, table.total.updates_in, table.total.applied, table.total.events))
+        grid.add_row(table.name, last, *counts, f"{table.per_minute:.1f}", str(table.unpublished))
+    return _text(grid)
+
+
+def _archive(shelved: Shelved, kept_from: datetime | None) -> list[str]:
+    upto = "nothing is packed" if shelved.packed_upto is None else f"packed up to {shelved.packed_upto:%Y-%m-%d %H}:00Z"
+    kept = "" if kept_from is None else f", kept from {kept_from:%Y-%m-%d %H}:00Z on"
+    left = "" if shelved.finished else "; the last run had not the time for all"
+    grid = _grid("archive", right=("last run", "MiB before", "MiB after", "ever", "MiB before", "MiB after"))
+    for name, about in (
+        ("packed", "segments packed"),
+        ("let_go", "segments let go"),
+        ("ledger", "ledger entries pruned"),
+        ("batches", "documents of batches pruned"),
+        ("reports", "reports pruned"),
+        ("quarantine", "settled pieces of quarantine"),
+        ("claims", "events too large for their topics"),
+    ):
+        numbers = (getattr(done, name) for done in (shelved.last, shelved.ever))
+        grid.add_row(about, *(text for n in numbers for text in (str(n.objects), f"{n.before / 2**20:.1f}", f"{n.after / 2**20:.1f}")))
+    failed = (
+        [f"{shelved.last.failed} objects of the archive stay as they are: the log of cdc_maintain says why"] if shelved.last.failed else []
+    )
+    return [f"archive: {upto}{kept}{left}", _text(grid), *failed]
+
+
+def _maintained(found: Maintained) -> list[str]:
+    grid = _grid(
+        "maintenance", right=("objects before", "after", "MiB before", "after", "deletes before", "after", "snapshots before", "after")
+    )
+
+    def row(about: str, objects: tuple[int, int], size: tuple[int, int], *more: int) -> None:
+        numbers = [str(n) for n in objects] + [f"{n / 2**20:.1f}" for n in size] + [str(n) for n in more]
+        grid.add_row(about, *numbers, *[""] * (8 - len(numbers)))
+
+    before, after = found.before, found.after
+    row("state", (before.objects, after.objects), (before.bytes, after.bytes))
+    row("its indexes", (before.index_objects, after.index_objects), (before.index_bytes, after.index_bytes))
+    for table in found.tables:
+        if (was := table.before) is not None and (now := table.after) is not None:
+            row(table.name, (was.data, now.data), (was.bytes, now.bytes), was.deletes, now.deletes, was.snapshots, now.snapshots)
+    failed = f", {found.failed} stay as they are" if found.failed else ""
+    about = f"maintenance: batch {found.batch}, {found.at:%Y-%m-%d %H:%M:%S}Z: {found.purged} of {found.shards} shards purged{failed}"
+    notes = [f"not tidied: {table.name}: {table.trouble}" for table in found.tables if table.trouble]
+    notes += [
+        f"purge held back by {span(each.seconds)}: {each.table}, because of {each.by} since {each.since:%Y-%m-%d %H:%M:%S}Z"
+        for each in found.held_back
+    ]
+    return [about, _text(grid), *notes]
+
+
+def _archive_document(shelved: Shelved | None, kept_from: datetime | None) -> dict[str, Any] | None:
+    return None if shelved is None else {**shelved.model_dump(mode="json"), "kept_from": _iso(kept_from)}
+
+
+def span(seconds: float) -> str:
+    """A span of time, short: 42 s, 3.5 min, 2.0 h, 4.1 d."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if abs(seconds) >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _grid(*left: str, right: Iterable[str]) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    grid = Table(box=SIMPLE, pad_edge=False)
+    for heading in left:
+        grid.add_column(heading, no_wrap=True)
+    for heading in right:
+        grid.add_column(heading, justify="right", overflow="fold")
+    return grid
+
+
+def _text(grid: Table) -> str:
+    """The table without colours: it goes into logs as well."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, no_color=True, markup=False, highlight=False).print(grid)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())

@@ -1,0 +1,212 @@
+"""Sealed batches in short, the newest first.
+
+Strategy: a sealed batch never changes, so what was read of one is kept in memory, and later looks read only what has been sealed since. Of
+a batch its manifest (what came in) and its seal (what became of it) are read, several batches at once. Knows nothing of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from threading import Lock
+from typing import Final, TypeVar
+
+from writetime.cassandra.merge.reconcile import Policy
+from writetime.errors import ObjectNotFound
+from writetime.pipeline.documents import (
+    Accounting,
+    BatchKind,
+    Manifest,
+    Sealed,
+    SegmentOutcome,
+    Void,
+    total,
+)
+from writetime.pipeline.planner import History, effective, history, read_manifest, read_sealed
+from writetime.pipeline.void import voided_by_now
+from writetime.storage import layout
+from writetime.storage.concurrency import at_once
+from writetime.storage.store import Store
+from writetime.untrusted import SEGMENT
+
+WINDOW: Final = 60
+"""Batches that are looked at unless somebody asks for more: an hour, by the default schedule."""
+_KEPT: Final = 2000
+_AT_ONCE: Final = 8
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a batch took in of one node: segments, frames, bytes, and when the node had finished the oldest and the newest of them."""
+
+    segments: int = 0
+    frames: int = 0
+    size: int = 0
+    problems: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def add(self, sealed_at: datetime, size: int, outcome: SegmentOutcome | None) -> None:
+        """One more segment. Frames that were taken in while it grew belong to the batch that took them in."""
+        self.segments += 1
+        self.size += size
+        self.frames += outcome.frames if outcome else 0
+        self.problems += outcome.refused_frames if outcome else 0
+        self.oldest = sealed_at if self.oldest is None else min(self.oldest, sealed_at)
+        self.newest = sealed_at if self.newest is None else max(self.newest, sealed_at)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """A sealed batch. `minutes`: by node and the minute in which it had finished them, (segments, frames).
+    `rows`: of tables, as far as they are told. With a `void` it takes no effect, and nodes, minutes and rows
+    are empty."""
+
+    number: int
+    kind: BatchKind
+    created_at: datetime
+    sealed_at: datetime
+    segments: int
+    problems: int
+    events: int
+    accounting: tuple[Accounting, ...]
+    nodes: dict[layout.NodeName, Taken] = field(default_factory=dict)
+    minutes: dict[tuple[layout.NodeName, datetime], tuple[int, int]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    merge_rule: Policy = "4.0"
+    void: Void | None = None
+
+    @property
+    def total(self) -> Accounting:
+        """Over all tables."""
+        return total(self.accounting)
+
+    @property
+    def lag(self) -> tuple[float, float] | None:
+        """Seconds from when a node had finished a segment to the seal: of the newest one, and of the oldest. None without any."""
+        if self.kind != "ingest" or not self.nodes:
+            return None
+        newest = max(taken.newest for taken in self.nodes.values() if taken.newest)
+        oldest = min(taken.oldest for taken in self.nodes.values() if taken.oldest)
+        return (self.sealed_at - newest).total_seconds(), (self.sealed_at - oldest).total_seconds()
+
+
+class Batches:
+    """The batches of a cluster. Safe to share among threads; one may live as long as its process. `largest`: bytes of the largest
+    object that a batch takes in."""
+
+    def __init__(self, store: Store, cluster: str, *, largest: int = SEGMENT) -> None:
+        self.store = store
+        self.cluster = cluster
+        self.largest = largest
+        self._facts: OrderedDict[int, BatchFacts] = OrderedDict()
+        self._known: History | None = None
+        self._lock = Lock()
+
+    def newest(self) -> History:
+        """The last batch begun and the last seal; asked of the bucket each time, but only for what is new."""
+        known = self._known
+        sealed = known.sealed if known else None
+        self._known = history(self.store, self.cluster) if known is None or sealed is None else self._newer(known, sealed)
+        return self._known
+
+    def latest(self, count: int = WINDOW, *, before: int | None = None) -> list[BatchFacts]:
+        """The `count` sealed batches up to the last, or before that number, voided ones too; the newest
+        first."""
+        newest = self.newest()
+        first = newest.last - newest.open
+        if before is not None:
+            first = min(first, before - 1)
+        return self._read(range(first, max(0, first - count), -1))
+
+    def voided(self) -> frozenset[int]:
+        """Numbers of all batches that take no effect."""
+        return voided_by_now(self.store, self.cluster, self.newest())
+
+    def begun(self, number: int) -> Manifest | None:
+        """What a batch was planned over, whether it is sealed or not; None if nobody has planned it, or its documents have been pruned."""
+        try:
+            return read_manifest(self.store, self.cluster, number)
+        except ObjectNotFound:
+            return None
+
+    def beside(self, namespace: str) -> Batches:
+        """Those of replays into a namespace of their own."""
+        return Batches(self.store, layout.beside(self.cluster, namespace))
+
+    def documents(self, number: int) -> tuple[Manifest, Sealed] | None:
+        """Manifest and seal of a batch, or None if it is not sealed, or its documents have been pruned."""
+        sealed = read_sealed(self.store, self.cluster, number)
+        manifest = None if sealed is None else self.begun(number)
+        return None if sealed is None or manifest is None else (manifest, sealed)
+
+    def _newer(self, known: History, sealed: Sealed) -> History:
+        last, seals = known.last, []
+        for info in self.store.list(layout.batches_prefix(self.cluster), start_after=layout.batch_folder(self.cluster, sealed.number)):
+            number, what = layout.batch_number(info.name), info.name.rpartition("/")[2]
+            if number is not None and what == "manifest.json":
+                last = max(last, number)
+            elif number is not None and what == "sealed.json" and number > sealed.number:
+                seals.append(number)
+        for number in sorted(seals, reverse=True):
+            found = read_sealed(self.store, self.cluster, number)
+            if found is not None and (takes_effect := effective(self.store, self.cluster, found)) is not None:
+                return History(last, takes_effect, voided=found.void is not None and number == last)
+        return History(last, sealed)
+
+    def _read(self, numbers: Iterable[int]) -> list[BatchFacts]:
+        wanted = list(numbers)
+        with self._lock:
+            known = {number: self._facts[number] for number in wanted if number in self._facts}
+        found = at_once(self._facts_of, (number for number in wanted if number not in known))
+        with self._lock:
+            for facts in found:
+                if facts is not None:
+                    known[facts.number] = self._facts[facts.number] = facts
+            while len(self._facts) > _KEPT:
+                self._facts.popitem(last=False)
+        return [known[number] for number in wanted if number in known]
+
+    def _facts_of(self, number: int) -> BatchFacts | None:
+        documents = self.documents(number)
+        return None if documents is None else summary(*documents)
+
+
+def summary(manifest: Manifest, sealed: Sealed) -> BatchFacts:
+    """What a batch comes to."""
+    outcomes = {outcome.object: outcome for outcome in sealed.segments}
+    facts = BatchFacts(
+        number=sealed.number,
+        kind=sealed.kind,
+        created_at=manifest.created_at,
+        sealed_at=sealed.sealed_at,
+        segments=len(manifest.segments),
+        problems=sum(outcome.refused_frames for outcome in sealed.segments),
+        events=sealed.events,
+        accounting=tuple(sealed.accounting),
+        rows=sealed.rows,
+        merge_rule=manifest.merge_rule,
+        void=sealed.void,
+    )
+    if sealed.void is not None:
+        return facts
+    for segment in manifest.segments:
+        node, outcome = segment.ref.node, outcomes.get(segment.object)
+        facts.nodes.setdefault(node, Taken()).add(segment.sealed_at, segment.size, outcome)
+        at = (node, segment.sealed_at.replace(second=0, microsecond=0))
+        segments, frames = facts.minutes.get(at, (0, 0))
+        facts.minutes[at] = (segments + 1, frames + (outcome.frames if outcome else 0))
+    return facts
+
+
+def taken_in(batches: Iterable[BatchFacts]) -> Iterator[tuple[layout.NodeName, datetime, int, int]]:
+    """(node, minute, segments, frames) of what was taken in of logs for the first time; replays tell the same again."""
+    for batch in batches:
+        if batch.kind == "ingest":
+            for (node, minute), (segments, frames) in batch.minutes.items():
+                if node.origin == "log":
+                    yield node, minute, segments, frames

@@ -1,0 +1,194 @@
+"""What to ask of the ring for a table, and rows of its answer as rows of the commit log.
+
+Strategy: values are asked for as they are and taken as raw bytes, which in an answer are what a cell holds; only collections and user types
+that are not frozen are taken apart, into a cell per element. With each value come its WRITETIME and TTL, and with each row the clock of its
+coordinator, from which a TTL becomes an expiry. An expiry is never later than the true one: of two cells that are else equal the later
+expiry wins, and that ought to be the log's.
+
+Versions: Cassandra 5.0 tells writetimes and TTLs of elements; before, those of a whole value only, so that elements of what is not frozen
+go by the time of the reading and do not expire (`of_elements`).
+
+Source: Cassandra 4.0-5.0, cql3/selection/{Selectable.WritetimeOrTTL, WritetimeOrTTLSelector}; native_protocol_v4.spec §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from writetime.cassandra.model import NO_DELETION_TIME, NO_TTL, Cell
+from writetime.cassandra.schema.model import Column, Table, UserType
+from writetime.cassandra.types.types import CollectionType, CqlType, UdtType, parse_type
+from writetime.errors import MalformedMutation
+from writetime.pipeline.bootstrap.unknown_marker import UNKNOWN_TTL, counter, list_path
+
+T = TypeVar("T")
+Answer = Sequence[bytes | None]
+"""A row of an answer, raw."""
+
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """When rows were read: `as_of` (µs), what was written up to then shows; `now` (s), at most what the TTLs were counted from."""
+
+    as_of: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingRow:
+    """A row of the ring. `clustering` is None where a partition has static cells and no row. `cells` by column in the table's order,
+    elements in the ring's. Counters are contexts of one opaque shard."""
+
+    key: bytes
+    clustering: tuple[bytes | None, ...] | None
+    cells: tuple[Cell, ...]
+    static_cells: tuple[Cell, ...]
+
+
+class Selection:
+    """The question for one table and what its answers mean. `of_elements`: whether the ring tells writetimes of elements (from 5.0 on)."""
+
+    def __init__(self, table: Table, types: Mapping[tuple[str, str], UserType], *, of_elements: bool) -> None:
+        self.table = table
+        self._values = [*table.static_columns, *table.regular_columns]
+        self._kinds = [parse_type(column.type, table.keyspace, types) for column in self._values]
+        self._told = [of_elements or not kind.multicell for kind in self._kinds]
+        self._keys = len(table.partition_key)
+        self._clustering = len(table.clustering)
+
+    @property
+    def columns(self) -> str:
+        """What stands between SELECT and FROM; the coordinator's clock (ms) is last."""
+        keys = [quoted(column.name) for column in (*self.table.partition_key, *self.table.clustering)]
+        values = []
+        for column, told in zip(self._values, self._told, strict=True):
+            name = quoted(column.name)
+            values += [name, f"WRITETIME({name})", f"TTL({name})"] if told else [name]
+        return ", ".join([*keys, *values, "toUnixTimestamp(now())"])
+
+    @property
+    def full_name(self) -> str:
+        return f"{quoted(self.table.keyspace)}.{quoted(self.table.name)}"
+
+    def of_range(self) -> str:
+        """Rows with token > ? and <= ?."""
+        token = f"token({', '.join(quoted(column.name) for column in self.table.partition_key)})"
+        return f"SELECT {self.columns} FROM {self.full_name} WHERE {token} > ? AND {token} <= ?"  # noqa: S608
+
+    def of_row(self) -> str:
+        """The row of a primary key."""
+        named = (*self.table.partition_key, *self.table.clustering)
+        return f"SELECT {self.columns} FROM {self.full_name} WHERE {' AND '.join(f'{quoted(c.name)} = ?' for c in named)}"  # noqa: S608
+
+    def of_statics(self) -> str:
+        """Any row of a partition: each has the static cells."""
+        where = " AND ".join(f"{quoted(column.name)} = ?" for column in self.table.partition_key)
+        return f"SELECT {self.columns} FROM {self.full_name} WHERE {where} LIMIT 1"  # noqa: S608
+
+    def row(self, answer: Answer, reading: Reading) -> RingRow:
+        """MalformedMutation if a value is none of its type."""
+        fields = iter(answer)
+        parts = [next(fields) or b"" for _ in range(self._keys)]
+        key = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
+        clustering = tuple(next(fields) for _ in range(self._clustering))
+        cells: dict[bool, list[Cell]] = {True: [], False: []}
+        for column, kind, told in zip(self._values, self._kinds, self._told, strict=True):
+            value = next(fields)
+            written, left = (next(fields), next(fields)) if told else (None, None)
+            if value is not None:
+                cells[column.kind == "static"] += self._cells(column, kind, value, _Facts(written, left, reading))
+        # Only a partition without rows answers with a row without clustering.
+        alone = self._clustering > 0 and all(value is None for value in clustering)
+        return RingRow(key, None if alone else clustering, tuple(cells[False]), tuple(cells[True]))
+
+    def _cells(self, column: Column, kind: CqlType, value: bytes, facts: _Facts) -> Iterator[Cell]:
+        if column.type == "counter":
+            timestamp = _number(facts.written)
+            context = counter(int.from_bytes(value, "big", signed=True), b"", facts.reading.as_of)
+            yield Cell(column.name, facts.reading.as_of if timestamp is None else timestamp, context)
+        elif not kind.multicell:
+            yield facts.cell(column.name, value, None, facts.whole())
+        elif isinstance(kind, UdtType):
+            for place, (element, about) in enumerate(facts.each(list(_fields(value)))):
+                if element is not None:
+                    yield facts.cell(column.name, element, place.to_bytes(2, "big"), about)
+        elif isinstance(kind, CollectionType):
+            yield from self._elements(column.name, kind.kind, value, facts)
+
+    @staticmethod
+    def _elements(name: str, kind: str, value: bytes, facts: _Facts) -> Iterator[Cell]:
+        found = [element or b"" for element in _listed(value, pairs=kind == "map")]
+        if kind == "map":
+            pairs = list(zip(found[::2], found[1::2], strict=True))
+        elif kind == "set":
+            pairs = [(element, b"") for element in found]
+        else:
+            pairs = [(b"", element) for element in found]
+        for place, ((path, element), about) in enumerate(facts.each(pairs)):
+            own = list_path(place, element, about[0]) if kind == "list" else path
+            yield facts.cell(name, element, own, about)
+
+
+_About = tuple[int, int | None]
+"""Writetime (µs) and what is left of the TTL (s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What WRITETIME and TTL have answered for a value; None if they were not asked."""
+
+    written: bytes | None
+    left: bytes | None
+    reading: Reading
+
+    def whole(self) -> _About:
+        timestamp = _number(self.written)
+        return self.reading.as_of if timestamp is None else timestamp, _number(self.left)
+
+    def each(self, elements: Sequence[T]) -> Iterator[tuple[T, _About]]:
+        """The elements with what is told of each."""
+        nothing = [None] * len(elements)
+        timestamps = nothing if self.written is None else [_number(raw) for raw in _listed(self.written)]
+        left = nothing if self.left is None else [_number(raw) for raw in _listed(self.left)]
+        for at, element in enumerate(elements):
+            timestamp = timestamps[at] if at < len(timestamps) else None
+            yield element, (self.reading.as_of if timestamp is None else timestamp, left[at] if at < len(left) else None)
+
+    def cell(self, column: str, value: bytes, path: bytes | None, about: _About) -> Cell:
+        timestamp, left = about
+        if left is None:
+            return Cell(column, timestamp, value, path, NO_TTL, NO_DELETION_TIME)
+        return Cell(column, timestamp, value, path, UNKNOWN_TTL, self.reading.now + left)
+
+
+def quoted(name: str) -> str:
+    """Always in quotes: a reserved word may be a column's name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _number(raw: bytes | None) -> int | None:
+    return None if raw is None else int.from_bytes(raw, "big", signed=True)
+
+
+def _listed(value: bytes, *, pairs: bool = False) -> list[bytes | None]:
+    """Elements of a list or set, keys and values of a map in turn."""
+    count = int.from_bytes(value[:4], "big", signed=True) * (2 if pairs else 1)
+    found = list(_fields(value[4:]))
+    if len(found) != count:
+        raise MalformedMutation(f"a collection of {count} values has {len(found)}", operation="read an answer of the ring")
+    return found
+
+
+def _fields(value: bytes) -> Iterator[bytes | None]:
+    at = 0
+    while at < len(value):
+        length = int.from_bytes(value[at : at + 4], "big", signed=True)
+        end = at + 4 + max(0, length)
+        if end > len(value):
+            raise MalformedMutation(f"{length} bytes should follow", operation="read an answer of the ring", position=at)
+        yield None if length < 0 else value[at + 4 : end]
+        at = end

@@ -1,0 +1,316 @@
+"""A run: one reading of a table, or of a part of it, and how far it is. Documents in the bucket, for `cat`; knows no driver and no Spark.
+
+    <run>.json            what is read, the ranges, and how far it is: `rows` scanned, `frames` made, `remaining` ranges. Written as it goes
+    <run>/<range>.json    created when a range is finished: a run that is started again goes by these
+
+A run that is not finished is gone on with, whoever started it. A range that was read twice does no harm, so nobody holds a lease.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Final
+from uuid import UUID
+
+from pydantic import Field
+
+from writetime.cassandra.schema.model import Schema, Table
+from writetime.config.pipeline import PipelineConfig
+from writetime.errors import ConfigError, PreconditionFailed
+from writetime.pipeline.documents import Document
+from writetime.pipeline.segment_check import known_schema
+from writetime.storage import layout
+from writetime.storage.store import Store
+
+LOWEST: Final = -(2**63)
+HIGHEST: Final = 2**63 - 1
+"""Tokens of the Murmur3 partitioner. The lowest is nobody's."""
+_RING: Final = 2**64
+
+Range = tuple[int, int]
+"""Tokens > start and <= end."""
+
+
+class Run(Document):
+    """`part` None: the whole ring; where it is of several parts, from the first one's start to the last one's end. `finished_at` None: not
+    finished."""
+
+    run: str
+    cluster: str
+    keyspace: str
+    table: str
+    table_id: UUID
+    consistency: str
+    part: Range | None = None
+    ranges: list[Range]
+    started_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    rows: int = Field(default=0, description="Rows that the ring has answered with.")
+    frames: int = Field(default=0, description="Rows of which something was news, as frames in the bucket.")
+    remaining: int = Field(description="Ranges that are not finished.")
+
+    @property
+    def name(self) -> str:
+        return layout.bootstrap_run(self.cluster, self.keyspace, self.table, self.run)
+
+    @property
+    def node(self) -> layout.NodeName:
+        """In whose name its frames come in."""
+        return layout.NodeName.made(self.cluster, "snapshot", self.run)
+
+    def range_name(self, number: int) -> str:
+        return layout.bootstrap_range(self.cluster, self.keyspace, self.table, self.run, number)
+
+    def line(self) -> str:
+        """How far it is, for people."""
+        state = "finished" if self.finished_at else f"{self.remaining} of {len(self.ranges)} ranges remain"
+        return f"{self.keyspace}.{self.table}, run {self.run}: {self.rows} rows read, {self.frames} were news, {state}"
+
+
+class RangeDone(Document):
+    """A range that is finished: its rows, its frames and the objects that hold them."""
+
+    rows: int
+    frames: int
+    objects: list[str]
+
+
+# --- ranges -------------------------------------------------------------------------------------------------------------------------
+
+
+def parse_part(text: str) -> Range:
+    """`A:B`: tokens > A and <= B; from the lowest to the highest if one is left out. ConfigError for what is none."""
+    start, colon, end = text.partition(":")
+    try:
+        found = int(start or LOWEST), int(end or HIGHEST)
+    except ValueError:
+        colon = ""
+        found = (0, 0)
+    if not colon or not LOWEST <= found[0] < found[1] <= HIGHEST:
+        raise ConfigError(
+            "is no range of tokens", operation="read a token range", obj=text, hint=f"Write A:B with {LOWEST} <= A < B <= {HIGHEST}."
+        )
+    return found
+
+
+def split(tokens: Sequence[int], part: Range | None, wanted: int) -> list[Range]:
+    """The ring, or a part of it, in at least about `wanted` ranges, none of which is of two owners. They ascend and do not overlap."""
+    start, end = part or (LOWEST, HIGHEST)
+    cuts = [start, *sorted({token for token in tokens if start < token < end}), end]
+    most = max(1, -(-(end - start) // max(1, wanted)))
+    found: list[Range] = []
+    for low, high in pairwise(cuts):
+        pieces = -(-(high - low) // most)
+        edges = [low + (high - low) * at // pieces for at in range(pieces + 1)]
+        found += pairwise(edges)
+    return found
+
+
+def joined(found: Iterable[Range]) -> list[Range]:
+    """The same tokens in as few ranges as there can be, in order."""
+    made: list[Range] = []
+    for start, end in sorted(found):
+        if made and start <= made[-1][1]:
+            made[-1] = (made[-1][0], max(end, made[-1][1]))
+        else:
+            made.append((start, end))
+    return made
+
+
+def split_parts(tokens: Sequence[int], parts: Sequence[Range], wanted: int) -> list[Range]:
+    """Parts of the ring in about `wanted` ranges in all, each of them as `split` does it."""
+    whole = sum(end - start for start, end in parts)
+    return [each for start, end in parts for each in split(tokens, (start, end), max(1, wanted * (end - start) // whole))]
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------------------------
+
+
+def begin(store: Store, cluster: str, table: Table, *, part: Range | None, ranges: Sequence[Range], consistency: str, now: datetime) -> Run:
+    """A new run."""
+    run = Run(
+        run=f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
+        cluster=cluster,
+        keyspace=table.keyspace,
+        table=table.name,
+        table_id=table.id,
+        consistency=consistency,
+        part=part,
+        ranges=list(ranges),
+        started_at=now,
+        updated_at=now,
+        remaining=len(ranges),
+    )
+    store.put(run.name, run.to_bytes(), if_generation=0)
+    return run
+
+
+def runs(store: Store, cluster: str, keyspace: str = "", table: str = "") -> Iterator[Run]:
+    """The runs of all tables, or of one, the oldest of a table first."""
+    prefix = layout.bootstrap_prefix(cluster, keyspace, table)
+    depth = layout.bootstrap_run(cluster, "k", "t", "r").count("/")
+    for info in store.list(prefix):
+        if info.name.endswith(".json") and info.name.count("/") == depth:
+            yield Run.model_validate_json(store.read(info.name))
+
+
+def unfinished(store: Store, cluster: str, table: Table, parts: Sequence[Range] | None, consistency: str) -> Run | None:
+    """The run of this incarnation of the table, and of these parts of it (None: of all), to go on with: one
+    that reads as is asked for now, and that was begun since the table's cdc was switched on, as far as that
+    was seen. What an older one has read may have been deleted unseen."""
+    on_since = (Captured.read(store, _captured(cluster)) or Captured()).since.get(table.id)
+    found = [
+        run
+        for run in runs(store, cluster, table.keyspace, table.name)
+        if run.finished_at is None
+        and run.table_id == table.id
+        and run.consistency == consistency
+        and (on_since is None or run.started_at >= on_since)
+    ]
+    return next((run for run in reversed(found) if (None if run.part is None else joined(run.ranges)) == parts), None)
+
+
+def read_to_the_end(found: Iterable[Run]) -> set[UUID]:
+    """Ids of the tables of which one of these runs has read all."""
+    return {run.table_id for run in found if run.part is None and run.finished_at is not None}
+
+
+def finished_ranges(store: Store, run: Run) -> dict[int, RangeDone]:
+    """By number."""
+    prefix = run.name.removesuffix(".json") + "/"
+    found = ((info.name, store.read(info.name)) for info in store.list(prefix))
+    return {int(name.rpartition("/")[2].removesuffix(".json")): RangeDone.model_validate_json(data) for name, data in found}
+
+
+def finish_range(store: Store, run: Run, number: int, done: RangeDone) -> None:
+    try:
+        store.put(run.range_name(number), done.to_bytes(), if_generation=0)
+    except PreconditionFailed:
+        # Another process has read the range too.
+        return
+
+
+def update(store: Store, run: Run, now: datetime) -> Run:
+    """Write down how far the run is."""
+    done = finished_ranges(store, run)
+    remaining = len(run.ranges) - len(done)
+    after = run.model_copy(
+        update={
+            "rows": sum(each.rows for each in done.values()),
+            "frames": sum(each.frames for each in done.values()),
+            "remaining": remaining,
+            "updated_at": now,
+            "finished_at": run.finished_at or (None if remaining else now),
+        }
+    )
+    store.put(run.name, after.to_bytes())
+    return after
+
+
+# --- what is due --------------------------------------------------------------------------------------------------------------------
+
+
+class Captured(Document):
+    """The tables (ids) that were captured when it was last looked; those that were at an earlier look, and no longer (`off`); those that
+    have been switched on since and were not read yet (`due`); and when it was seen that a table is captured again (`since`)."""
+
+    tables: list[UUID] = Field(default=[])
+    off: list[UUID] = Field(default=[])
+    due: list[UUID] = Field(default=[])
+    since: dict[UUID, datetime] = Field(default={})
+
+
+def _captured(cluster: str) -> str:
+    return f"{layout.bootstrap_prefix(cluster)}captured.json"
+
+
+def due(store: Store, config: PipelineConfig, now: datetime | None = None) -> list[Table]:
+    """The tables that ought to be read by themselves: by mode `initial` those captured ones that never were, or not to their end; by
+    `always` also those whose cdc was switched on again. Notes what is captured now."""
+    cluster, mode = config.cluster.name, config.snapshot.mode
+    if mode == "never" or config.cluster.cql is None:
+        return []
+    learner = known_schema(store, cluster)
+    schema = learner.schema()
+    captured = [table for table in schema.tables.values() if table.cdc and not table.dropped and _wanted(table, config)]
+    found = list(runs(store, cluster))
+    finished = read_to_the_end(found)
+    open_runs = _begun(found)
+    before = Captured.read(store, _captured(cluster)) or Captured()
+    back = _back_since(learner.cdc_back, before, found)
+    switched = {table.id for table in captured if table.id not in before.tables or table.id in back}
+    again = switched | set(before.due)
+    known = {table.id for table in schema.tables.values() if not table.dropped}
+    seen = dict.fromkeys(switched & set(before.off), now or datetime.now(UTC)) | back
+    after = Captured(
+        tables=sorted((table.id for table in captured), key=str),
+        off=sorted((set(before.tables) | set(before.off)) & known - {table.id for table in captured}, key=str),
+        due=sorted(again, key=str) if mode == "always" else [],
+        since={table_id: at for table_id, at in (before.since | seen).items() if table_id in known},
+    )
+    if after != before:
+        store.put(_captured(cluster), after.to_bytes())
+    wanted = [
+        table for table in captured if table.id not in finished or table.id in open_runs or (mode == "always" and table.id in after.due)
+    ]
+    return sorted(wanted, key=lambda table: table.full_name)
+
+
+def _begun(found: Iterable[Run]) -> set[UUID]:
+    """Ids of the tables whose last reading of all is not finished. One that was given up, and has been followed by another, is over."""
+    last: dict[UUID, Run] = {}
+    for run in found:
+        if run.part is None and (run.table_id not in last or last[run.table_id].started_at <= run.started_at):
+            last[run.table_id] = run
+    return {table_id for table_id, run in last.items() if run.finished_at is None}
+
+
+def _back_since(told: Mapping[UUID, int], before: Captured, found: Iterable[Run]) -> dict[UUID, datetime]:
+    """Since when tables are captured again that were not for a while, by what logs and snapshots have told: also of what was off and on
+    again between two looks. Not of what was noted, or read from its beginning, since then."""
+    read: dict[UUID, datetime] = {}
+    for run in found:
+        if run.part is None and run.finished_at is not None:
+            read[run.table_id] = max(run.started_at, read.get(run.table_id, run.started_at))
+    times = {table_id: datetime.fromtimestamp(at / 1_000_000, UTC) for table_id, at in told.items()}
+
+    def is_new(table_id: UUID, at: datetime) -> bool:
+        noted = before.since.get(table_id)
+        return (noted is None or noted < at) and (table_id not in read or read[table_id] < at)
+
+    return {table_id: at for table_id, at in times.items() if table_id in before.tables and is_new(table_id, at)}
+
+
+def no_longer_due(store: Store, cluster: str, table: Table) -> None:
+    """Its run is finished."""
+    before = Captured.read(store, _captured(cluster))
+    if before is not None and table.id in before.due:
+        store.put(_captured(cluster), before.model_copy(update={"due": [each for each in before.due if each != table.id]}).to_bytes())
+
+
+def _wanted(table: Table, config: PipelineConfig) -> bool:
+    tables = config.tables
+    included = any(fnmatchcase(table.full_name, pattern) for pattern in tables.include)
+    return included and not any(fnmatchcase(table.full_name, pattern) for pattern in tables.exclude)
+
+
+def table_named(schema: Schema, full_name: str) -> Table:
+    """The living table of that name (`keyspace.table`; a name that is not plain in double quotes). ConfigError if nobody has told of it."""
+    for table in schema.tables.values():
+        if not table.dropped and full_name in (table.full_name, table.label, f"{_quoted(table.keyspace)}.{_quoted(table.name)}"):
+            return table
+    raise ConfigError(
+        "the bucket knows of no such table",
+        operation="find a table",
+        obj=full_name,
+        hint="Its schema comes with the shippers: do they run?",
+    )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,370 @@
+"""Erasing a key from the bucket: the archive's segments, the pieces in quarantine, and the notes of rows to be read again.
+
+Strategy: a segment is searched for the bytes that begin an update of the key (table id and partition key), and only one that holds them is
+taken apart. What goes is cut out so that the rest stays where it is (`writetime.cassandra.commitlog.redact`), and the object is replaced in
+one step; its metadata say what the node wrote, so that the same bytes put again are recognised, and its ledger entry follows. Of tables
+that are not captured, frames that hold the key's bytes go whole: the ring's own `system.batches` and `system.paxos` hold copies of
+mutations. Each step is repeated without harm, by any number of runs at once: what is gone is not found again.
+
+Knows no state, no warehouse and no Spark; who calls spreads the objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from pydantic import Field
+
+from writetime.cassandra.commitlog import redact
+from writetime.cassandra.commitlog.descriptor import parse
+from writetime.cassandra.commitlog.encode import encode_update
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.commitlog.mutation import decode_placed
+from writetime.cassandra.commitlog.segment import Scan, peek, scan
+from writetime.cassandra.model import PartitionUpdate
+from writetime.cassandra.schema.model import Schema
+from writetime.cassandra.types.byte_comparable import RowKeys, record_key
+from writetime.cassandra.types.vint import write_unsigned
+from writetime.errors import DecodeError, ObjectNotFound, PreconditionFailed, SegmentError, WritetimeError
+from writetime.pipeline.documents import Contents, Document, LedgerEntry
+from writetime.pipeline.erasures import Erased
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.storage import layout, segment_object
+from writetime.storage.checksum import crc32c
+from writetime.storage.store import ObjectInfo, Store
+
+_TRIES: Final = 5
+_PACKING_LEVEL: Final = 3
+"""Of a segment that is packed anew: zstd's own default."""
+
+
+BEYOND: Final = (
+    "Kafka: records that were sent, until the topics' retention or compaction takes them",
+    "segments in conflict, and bytes under rejected/ (`writetime conflicts`)",
+    "backups and copies of the bucket and of the warehouse, and old versions of objects where a bucket keeps them",
+    "what readers of the tables have made of them",
+    "materialized views of the table: they are tables of their own, and their keys are erased as those are",
+    "files of the warehouse that no snapshot names, left by jobs that died (Iceberg's remove_orphan_files)",
+)
+"""What no run reaches."""
+
+
+class Found(Document):
+    """What one object held of the key: `frames` that were cut out or made shorter, `bytes` that these had; `trouble`: why it stays."""
+
+    object: str
+    frames: int = 0
+    trouble: str = ""
+
+
+class Outcome(Document):
+    """What a run has found of a key and, if it is `done`, has erased.
+
+    `live`: why the key is not to be erased yet; empty: nothing is in the way. `segments`: of the archive, those that held the key.
+    `waiting`: objects that came in and are no part of the archive yet; they are left as they are. `records`: of the state; `rows`: by
+    table of the warehouse. `pieces` of quarantine, `touched`: notes of rows to be read again; `events`: objects with events outside
+    the tables. `troubles`: what should have been erased and was not; `beyond`: what no run reaches."""
+
+    table: str
+    batch: int | None = None
+    done: bool = False
+    live: list[str] = Field(default=[])
+    segments: list[Found] = Field(default=[])
+    waiting: list[Found] = Field(default=[])
+    pieces: int = 0
+    touched: int = 0
+    events: int = 0
+    records: int = 0
+    rows: dict[str, int] = Field(default={})
+    troubles: list[str] = Field(default=[])
+    beyond: list[str] = Field(default=[])
+
+    @property
+    def again(self) -> bool:
+        """Whether the same is to be run again later."""
+        return bool(self.waiting or self.troubles)
+
+
+def outcome_text(found: Outcome) -> str:
+    """For people: what was found or erased, what stays, and what no run reaches."""
+    verb = f"erased by batch {found.batch}" if found.done else "found"
+    counts = {
+        "segments of the archive": sum(1 for each in found.segments if each.frames),
+        "records of the state": found.records,
+        "pieces of quarantine": found.pieces,
+        "notes of rows to be read again": found.touched,
+        "objects with events": found.events,
+        **{f"rows of {name.replace('`', '')}": count for name, count in found.rows.items()},
+    }
+    lines = [f"{found.table}: {verb}", *(f"  {count} {what}" for what, count in counts.items())]
+    lines += [f"not to be erased yet: {why}" for why in found.live]
+    lines += [f"not erased: {why}" for why in found.troubles]
+    lines += [f"waits for a batch, holds the key: {each.object}" for each in found.waiting]
+    if found.done and found.again:
+        lines.append("Run the same command again after the next batch.")
+    lines += ["Beyond reach:", *(f"  {each}" for each in found.beyond)]
+    if not found.done:
+        lines.append("Nothing was changed. With --yes it is erased, for good.")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One key of one table, as workers look for it: `tables` are its incarnations, `captured` all tables that were ever captured."""
+
+    schema: Schema
+    captured: frozenset[UUID]
+    tables: tuple[UUID, ...]
+    key: bytes
+    erased: Mapping[bytes, Erased]
+    row: bytes | None = None
+    """The row's key, where only one row is erased."""
+    marks: tuple[bytes, ...] = field(init=False)
+    """What begins an update of the key, of each incarnation."""
+
+    def __post_init__(self) -> None:
+        sized = write_unsigned(len(self.key)) + self.key
+        object.__setattr__(self, "marks", tuple(table.bytes + sized for table in self.tables))
+
+    def may_be_in(self, data: bytes) -> bool:
+        return any(mark in data for mark in self.marks)
+
+    def is_record(self, record: bytes) -> bool:
+        """Whether a record key of the state is of what is erased."""
+        if self.row is not None:
+            return record == record_key(self.key, self.row)
+        return record.startswith(record_key(self.key))
+
+    def change(self, body: bytes, version: int) -> bytes | None:
+        """What is to stand in the place of a mutation, `b""` for nothing; None to leave it. DecodeError if it holds the key and cannot be
+        taken apart."""
+        if not self.may_be_in(body):
+            return None
+        try:
+            placed = decode_placed(body, self.schema, version=version)
+        except DecodeError:
+            count, table_id, _ = peek(body)
+            if count == 1 and table_id not in self.captured:
+                return b""
+            raise
+        kept, changed = [], False
+        for each in placed:
+            left = self._left(each.update, body[each.start : each.end])
+            changed = changed or left is not None
+            kept.append(body[each.start : each.end] if left is None else left)
+        if not changed:
+            return None
+        rest = [each for each in kept if each]
+        return write_unsigned(len(rest)) + b"".join(rest) if rest else b""
+
+    def _left(self, update: PartitionUpdate, encoded: bytes) -> bytes | None:
+        """What stays of an update, encoded; None if that is all of it."""
+        table = self.schema.tables[update.table_id]
+        if (found := self.erased.get(update.table_id.bytes)) is not None:
+            left = found.left(update, RowKeys(table, self.schema.types), counter=table.is_counter)
+            if left is None:
+                return b""
+            return None if left is update else encode_update(left, table, self.schema.types)
+        # Nothing is made of tables that are not captured, and this one holds a copy of a mutation.
+        return b"" if update.table_id not in self.captured and self.may_be_in(encoded) else None
+
+
+# --- the archive --------------------------------------------------------------------------------------------------------------------
+
+
+def archive_objects(store: Store, cluster: str) -> list[str]:
+    """All segments of the archive, packed and plain."""
+    return [info.name for info in store.list(layout.archive_prefix(cluster)) if layout.is_segment(info.name)]
+
+
+def waiting_objects(store: Store, cluster: str) -> list[str]:
+    """What has come in and is not archived: whole segments, frames that were made, and parts of segments that grow."""
+    prefixes = layout.incoming_prefix(cluster), layout.frames_prefix(cluster), layout.parts_prefix(cluster)
+    return [info.name for prefix in prefixes for info in store.list(prefix) if layout.is_segment(info.name)]
+
+
+def in_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:
+    """What a segment holds of the key; nothing is changed."""
+    try:
+        content = segment_object.read(store, name)
+        if name.startswith("cdc_parts/"):
+            return Found(object=name, frames=int(search.may_be_in(content)))
+        return _looked(name, content, search, keys)[0]
+    except ObjectNotFound:
+        # Taken in, packed or swept meanwhile.
+        return Found(object=name)
+    except WritetimeError as error:
+        return Found(object=name, trouble=str(error))
+
+
+def from_segment(store: Store, name: str, search: Search, keys: Keystore | None = None) -> Found:
+    """Cut the key out of a segment of the archive, and note that in its ledger entry."""
+    for _ in range(_TRIES):
+        info = store.head(name)
+        if info is None:
+            return Found(object=name)
+        try:
+            found, held = _replace(store, info, search, keys)
+            _note(store, held)
+        except (ObjectNotFound, PreconditionFailed):
+            # Another run of the batch was faster, or care of the archive; looked at once more.
+            continue
+        except WritetimeError as error:
+            return Found(object=name, trouble=str(error))
+        return found
+    return Found(object=name, trouble="it is written again and again")
+
+
+def _replace(store: Store, info: ObjectInfo, search: Search, keys: Keystore | None) -> tuple[Found, ObjectInfo]:
+    content = segment_object.read(store, info.name, generation=info.generation)
+    found, made = _looked(info.name, content, search, keys)
+    if made == content:
+        return found, info
+    before, size, checksum = segment_object.content_of(info), len(made), crc32c(made)
+    original = segment_object.original_of(info) or before
+    about = {
+        segment_object.ORIGINAL_SIZE: str(original.size),
+        segment_object.ORIGINAL_CRC32C: str(original.crc32c),
+        segment_object.REPLACED_SIZE: str(before.size),
+        segment_object.REPLACED_CRC32C: str(before.crc32c),
+    }
+    stored = made
+    if layout.is_packed(info.name):
+        stored = segment_object.pack(made, _PACKING_LEVEL)
+        about |= {segment_object.SIZE: str(size), segment_object.CRC32C: str(checksum)}
+    return found, store.put(info.name, stored, if_generation=info.generation, metadata={**info.metadata, **about})
+
+
+def _looked(name: str, content: bytes, search: Search, keys: Keystore | None) -> tuple[Found, bytes]:
+    """What the segment holds of the key, and the segment without it."""
+    segment = layout.SegmentRef.from_object(name).segment
+    if not _is_packed(content) and not search.may_be_in(content):
+        return Found(object=name), content
+    found = scan(content, name=segment.filename, keys=keys)
+    if not search.may_be_in(found.image):
+        return Found(object=name), content
+    changed = redact.changes(found, lambda body: _changed(body, found, search, name))
+    return Found(object=name, frames=len(changed)), redact.without(found, changed, search.may_be_in, name=name, keys=keys)
+
+
+def _changed(body: bytes, found: Scan, search: Search, name: str) -> bytes | None:
+    try:
+        return search.change(body, found.descriptor.version)
+    except DecodeError as error:
+        why = f"a mutation that holds the key cannot be taken apart: {error.message}"
+        raise SegmentError(why, operation="erase from a segment", obj=name) from error
+
+
+def _is_packed(content: bytes) -> bool:
+    """Whether the node has compressed or encrypted the segment, so that its bytes show nothing."""
+    try:
+        return parse(content)[0].codec is not None
+    except SegmentError:
+        return False
+
+
+def _note(store: Store, held: ObjectInfo) -> None:
+    """Bring the ledger entry of a segment from which something was erased to what the archive holds of it."""
+    original = segment_object.original_of(held)
+    if original is None:
+        return
+    ledger = layout.SegmentRef.from_object(held.name).ledger
+    info = store.head(ledger)
+    if info is None:
+        return
+    entry = LedgerEntry.model_validate_json(store.read(ledger, generation=info.generation))
+    now, noted = segment_object.content_of(held), segment_object.Content(entry.size, entry.crc32c)
+    is_of_it = entry.archived_as is not None and layout.plain(entry.archived_as) == layout.plain(held.name)
+    if not is_of_it or noted == now or noted not in (original, segment_object.replaced_by(held)):
+        return
+    changed = {
+        "size": now.size,
+        "crc32c": now.crc32c,
+        "stored": held.size if layout.is_packed(held.name) else None,
+        "erased_from": Contents(**original._asdict()),
+        "updated_at": datetime.now(UTC),
+    }
+    store.put(ledger, entry.model_copy(update=changed).to_bytes(), if_generation=info.generation)
+
+
+# --- quarantine ---------------------------------------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """A piece of quarantine that holds something of the key: `left` are the bytes that stay of it."""
+
+    info: ObjectInfo
+    left: bytes
+
+
+def pieces(store: Store, cluster: str, search: Search) -> Iterator[Piece]:
+    """The pieces of frames and damaged ranges that hold something of the key. One that cannot be taken apart goes whole."""
+    unpublished = layout.unpublishable_prefix(cluster)
+    for info in store.list(layout.quarantine_prefix(cluster)):
+        if not info.name.endswith(".bin") or info.name.startswith(unpublished):
+            continue
+        try:
+            data = store.read(info.name, generation=info.generation)
+        except ObjectNotFound:
+            continue
+        if search.may_be_in(data):
+            yield Piece(info, _left_of_piece(info.name, data, search))
+
+
+def _left_of_piece(name: str, data: bytes, search: Search) -> bytes:
+    try:
+        if layout.quarantined_frames(name) > 1:
+            bodies = frame_ranges.unpack(data)
+            return frame_ranges.pack(body for body in bodies if not search.may_be_in(body))
+    except ValueError:
+        return b""
+    return b""
+
+
+def erase_piece(store: Store, piece: Piece, batch: int) -> None:
+    """Take the key's bytes out of a piece; where none are left the note says that they were erased."""
+    note = piece.info.name.removesuffix(".bin") + ".json"
+    try:
+        about: dict[str, Any] = json.loads(store.read(note))
+    except ObjectNotFound:
+        about = {}
+    if about:
+        store.put(note, json.dumps(about | {"erased_in": batch}, indent=1).encode())
+    try:
+        if piece.left:
+            store.put(piece.info.name, piece.left, if_generation=piece.info.generation)
+        else:
+            store.delete(piece.info.name, if_generation=piece.info.generation)
+    except (ObjectNotFound, PreconditionFailed):
+        # Another run of the batch was faster.
+        return
+
+
+# --- rows to be read again ----------------------------------------------------------------------------------------------------------
+
+
+def touched(store: Store, cluster: str, search: Search, *, erase: bool) -> int:
+    """How many notes name rows of the key that are to be read from the ring again; those are taken out of them if it is to `erase`."""
+    found = 0
+    for info in store.list(layout.touched_prefix(cluster)):
+        try:
+            document = json.loads(store.read(info.name, generation=info.generation))
+            if UUID(document["table_id"]) not in search.tables:
+                continue
+            kept = [key for key in document["keys"] if not search.is_record(bytes.fromhex(key))]
+            if len(kept) == len(document["keys"]):
+                continue
+            found += 1
+            if erase and kept:
+                text = json.dumps({**document, "keys": kept}, indent=1).encode() + b"\n"
+                store.put(info.name, text, if_generation=info.generation)
+            elif erase:
+                store.delete(info.name, if_generation=info.generation)
+        except (ObjectNotFound, PreconditionFailed):
+            continue
+    return found

@@ -1,0 +1,233 @@
+"""What could not be used, once more.
+
+Strategy: a retry goes through the one door. Where the segment that a piece is of still waits in the bucket and can be used whole by now, it
+is let into the next batch, and is archived then; else the frames of what can be decoded by now are put into the bucket as frames that were
+logged by the same node. What is in the tables already changes nothing when it comes twice. A piece stays in quarantine as it is; its note
+says when it was retried. A segment that only waited for the schema of a table is let in without anybody asking (`release`).
+An event that was not sent is in its changes table all the same, and nothing here sends it.
+
+Seeing is `writetime.pipeline.quarantine.contents`'s business, the commands are in `writetime.cli.quarantine`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from writetime.cassandra.commitlog.encryption.keystore import Keystore
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.schema.history import SchemaLearner
+from writetime.cassandra.schema.model import Schema
+from writetime.errors import CorruptFrame, DecodeError, ObjectNotFound, SchemaError, SegmentError
+from writetime.events.masking import Rules, why_not
+from writetime.pipeline.archiver import mark_for_retry
+from writetime.pipeline.bootstrap.frames import FramesWriter
+from writetime.pipeline.documents import LedgerEntry, Problem
+from writetime.pipeline.planner import history, read_schema
+from writetime.pipeline.quarantine import frame_ranges
+from writetime.pipeline.quarantine.contents import Kept, body_of
+from writetime.pipeline.segment_check import check_segment, known_schema
+from writetime.storage.concurrency import at_once
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef, quarantined_frames, schema_looked_at
+from writetime.storage.store import Store
+
+_WAIT_FOR_SCHEMA: Final = frozenset({"UnknownTable", "UnknownColumn", "SchemaError"})
+"""Kinds of problems that more knowledge of the schema may solve."""
+_OF_EVENTS: Final = (
+    "it is an event, which is not sent in its turn once others have gone after it. Its value is in this object, and it is in the changes "
+    "table. To send all events of its table anew, to a new topic: raise the limit or set kafka.oversized, then trigger cdc_publish with "
+    "`Send all of a table again`"
+)
+_REFUSALS: Final = (DecodeError, SchemaError, SegmentError, ObjectNotFound)
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of retries: segments that are let into the next batch, objects with frames, and pieces that cannot be used yet, with the
+    reason."""
+
+    segments: list[str]
+    objects: list[str]
+    refused: dict[str, str]
+
+
+def retry(store: Store, cluster: str, pieces: Sequence[Kept], keys: Keystore | None = None) -> Retried:
+    """Let the next batch try these pieces again."""
+    learner = known_schema(store, cluster)
+    segments: list[str] = []
+    refused: dict[str, str] = {}
+    objects_of = {piece.object for piece in pieces if piece.object}
+    whole = {name for name in objects_of if _waits(store, name) and not check_segment(store, cluster, name, keys)}
+    for name in sorted(whole):
+        mark_for_retry(store, name)
+        segments.append(name)
+    objects = []
+    for piece in (piece for piece in pieces if piece.object not in whole):
+        if piece.topic:
+            refused[piece.name] = _OF_EVENTS
+            continue
+        try:
+            objects.append(_put_frame(store, cluster, piece, learner))
+        except _REFUSALS as error:
+            refused[piece.name] = str(error)
+    for piece in (piece for piece in pieces if piece.name not in refused):
+        _note(store, piece)
+    return Retried(segments, objects, refused)
+
+
+def release(store: Store, cluster: str, rules: Rules, keys: Keystore | None = None) -> list[str]:
+    """Let the next batch take in the segments that waited for nothing but the schema of tables, as far as more of that is known by now than
+    when they were put into quarantine: a table, a column, a type. Their objects.
+
+    A segment is looked at once for each thing that is learnt of its tables, since that reads all of it. What waits for anything else, such
+    as a rule of the configuration or a name in the warehouse, waits for a person. Where nothing is new since the last look, no ledger is
+    read: very many may wait."""
+    sealed = history(store, cluster).sealed
+    if sealed is None or not sealed.held:
+        return []
+    learner = known_schema(store, cluster)
+    looked_at = hashlib.blake2b("\n".join((learner.to_json(), repr(rules), *sealed.held)).encode(), digest_size=16).hexdigest()
+    if _last_look(store, cluster) == looked_at:
+        return []
+    entries = at_once(lambda name: LedgerEntry.read(store, SegmentRef.from_object(name).ledger), sealed.held)
+    quarantined = {name: entry for name, entry in zip(sealed.held, entries, strict=True) if entry and entry.state == "quarantined"}
+    waiting = {name: entry for name, entry in quarantined.items() if _waits_for_schema(entry)}
+    released = _let_in(store, cluster, waiting, learner.schema(), rules, keys)
+    # A batch that is not archived yet has not noted its segments in the ledger.
+    if all(entry is not None and entry.state in ("quarantined", "retry") for entry in entries):
+        store.put(schema_looked_at(cluster), looked_at.encode())
+    return released
+
+
+def _last_look(store: Store, cluster: str) -> str | None:
+    try:
+        return store.read(schema_looked_at(cluster)).decode(errors="replace")
+    except ObjectNotFound:
+        return None
+
+
+def _let_in(
+    store: Store, cluster: str, waiting: Mapping[str, LedgerEntry], known: Schema, rules: Rules, keys: Keystore | None
+) -> list[str]:
+    released = []
+    for name, entry in waiting.items():
+        tables = _tables_of(store, entry)
+        if tables is None or not _is_more(store, cluster, entry, tables, known, rules):
+            continue
+        about, digest = _note_of(store, entry.problems[0]), _digest(tables, known)
+        if about.get("tried_with") == digest:
+            continue
+        if not check_segment(store, cluster, name, keys):
+            mark_for_retry(store, name)
+            released.append(name)
+        elif about:
+            store.put(_note_name(entry.problems[0]), json.dumps({**about, "tried_with": digest}, indent=1).encode())
+    return released
+
+
+def _waits_for_schema(entry: LedgerEntry) -> bool:
+    return bool(entry.problems) and all(problem.kind in _WAIT_FOR_SCHEMA and problem.quarantined_as for problem in entry.problems)
+
+
+def _tables_of(store: Store, entry: LedgerEntry) -> set[UUID] | None:
+    """The tables that the segment waits for; None if that is not known of all that it waits for."""
+    found = set()
+    for problem in entry.problems:
+        table_id = problem.table_id or _note_of(store, problem).get("table_id")
+        if table_id is None:
+            return None
+        found.add(table_id if isinstance(table_id, UUID) else UUID(table_id))
+    return found
+
+
+def _is_more(store: Store, cluster: str, entry: LedgerEntry, tables: set[UUID], known: Schema, rules: Rules) -> bool:
+    """Whether each of the tables can be shown by what is known now, and more is known of it than the batch knew that could not."""
+    try:
+        then = read_schema(store, cluster, entry.batch).schema()
+    except ObjectNotFound:
+        # Pruned, so it was long ago.
+        then = Schema()
+    for table_id in tables:
+        table = known.tables.get(table_id)
+        if table is None or _about(table_id, known) == _about(table_id, then) or why_not(table, known, rules) is not None:
+            return False
+    return True
+
+
+def _digest(tables: set[UUID], known: Schema) -> str:
+    """Stands for all that is known of the tables."""
+    return hashlib.blake2b("".join(_about(table_id, known) for table_id in sorted(tables)).encode(), digest_size=16).hexdigest()
+
+
+def _about(table_id: UUID, schema: Schema) -> str:
+    """All that a schema says of a table, user types of its keyspace included; "" if it does not know it."""
+    table = schema.tables.get(table_id)
+    if table is None:
+        return ""
+    return repr((table, sorted((name, repr(each)) for name, each in schema.types.items() if name[0] == table.keyspace)))
+
+
+def _note_name(problem: Problem) -> str:
+    return (problem.quarantined_as or "").removesuffix(".bin") + ".json"
+
+
+def _note_of(store: Store, problem: Problem) -> dict[str, Any]:
+    """What was noted of a piece; nothing if somebody has tidied up."""
+    try:
+        return dict(json.loads(store.read(_note_name(problem))))
+    except ObjectNotFound:
+        return {}
+
+
+def _waits(store: Store, name: str) -> bool:
+    entry = LedgerEntry.read(store, SegmentRef.from_object(name).ledger)
+    return entry is not None and entry.state == "quarantined" and store.head(name) is not None
+
+
+def _put_frame(store: Store, cluster: str, piece: Kept, learner: SchemaLearner) -> str:
+    """The object with the piece's frame. DecodeError or SchemaError if it still cannot be decoded, SegmentError if it is no frame."""
+    data = store.read(piece.name)
+    bodies = list(_bodies(piece, data))
+    if not bodies or piece.kind == "corrupt_frame":
+        hint = "Put a good copy of the segment in its place."
+        raise CorruptFrame("its bytes are damaged", operation="retry a frame", obj=piece.object, position=piece.position, hint=hint)
+    assert piece.node is not None
+    version = SegmentName.parse(f"{piece.segment}.log").version
+    schema = learner.schema()
+    for body in bodies:
+        decode_mutation(body, schema, version=version)
+    now = datetime.now(UTC)
+    run = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}~{piece.node.host_id}"
+    about = {"retry_of": piece.object, "position": str(piece.position), "piece": piece.name}
+    writer = FramesWriter(store, NodeName.made(cluster, "retry", run), _sealed_at(store, piece, now), version=version, metadata=about)
+    for body in bodies:
+        writer.add(body)
+    writer.flush()
+    return writer.objects[0]
+
+
+def _bodies(piece: Kept, data: bytes) -> Iterator[bytes]:
+    """The mutations in a piece; none if it holds no whole frame."""
+    if quarantined_frames(piece.name) > 1:
+        yield from frame_ranges.unpack(data)
+    elif (body := body_of(piece.kind, data)) is not None:
+        yield body
+
+
+def _sealed_at(store: Store, piece: Kept, now: datetime) -> datetime:
+    """When its node finished the segment: a TRUNCATE since then took it."""
+    entry = LedgerEntry.read(store, SegmentRef.from_object(piece.object).ledger)
+    return entry.sealed_at if entry else now
+
+
+def _note(store: Store, piece: Kept) -> None:
+    name = piece.name.removesuffix(".bin") + ".json"
+    about = json.loads(store.read(name))
+    about["retried_at"] = datetime.now(UTC).isoformat()
+    store.put(name, json.dumps(about, indent=1).encode())

@@ -1,0 +1,304 @@
+"""Rebuild: what the archive holds and lacks, the number that a new chain begins with, and its batches.
+
+Strategy: everything is looked at before anything is written. The ledger says which bytes the archive ought to
+hold; the store's metadata says cheaply whether it does, and each segment is read against the ledger's size
+and CRC32C once more by its batch. What is missing stops the rebuild, unless it is to be `partial`. Then a
+document (`writetime.pipeline.chains`) fixes the chain; from there on each step is create-only, so that a rebuild
+that died goes on where it was, and a second driver does no harm. Batches go through the archive in order,
+oldest hour first.
+
+The ledger stays as it is: its segments are archived, whoever reads them again. Segments under cdc/ and
+frames/ are not part of a rebuild; the next ingest takes them in. Knows no Spark, no warehouse and no Kafka:
+what these have seen comes in as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from writetime.errors import BatchError
+from writetime.pipeline import chains, erasures
+from writetime.pipeline.archive_packing import read_shelved
+from writetime.pipeline.archiver import archive
+from writetime.pipeline.chains import Rebuild, begin, current
+from writetime.pipeline.documents import Chain, LedgerEntry, Manifest, SegmentInput
+from writetime.pipeline.planner import History, history, plan_rebuild, read_manifest, read_sealed
+from writetime.pipeline.publish_progress import read_published
+from writetime.pipeline.truncation_reports import new_answers
+from writetime.pipeline.void import void
+from writetime.storage import layout, segment_object
+from writetime.storage.concurrency import at_once
+from writetime.storage.store import ObjectInfo, Store
+
+log = structlog.get_logger()
+
+NAMED: Final = 20
+"""Missing segments that are named."""
+_READ_AT_ONCE: Final = 1000
+_HOUR: Final = timedelta(hours=1)
+
+
+@dataclass
+class Archive:
+    """What the archive holds, and what it lacks by the ledger. `missing`: archived, but not there; `changed`:
+    there, with other bytes; `expired`: let go by `archive.keep_days`. `kept_from`: from that hour on it is
+    whole. `last`: the highest batch in the ledger."""
+
+    segments: int = 0
+    missing: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    expired: int = 0
+    kept_from: datetime | None = None
+    last: int = 0
+
+    @property
+    def lacking(self) -> list[str]:
+        """Objects that are missing, or are not what was archived."""
+        return sorted([*self.missing, *self.changed])
+
+    @property
+    def whole(self) -> bool:
+        return not self.missing and not self.changed and not self.expired
+
+    def raise_kept_from(self, hour: datetime) -> None:
+        self.kept_from = hour if self.kept_from is None else max(hour, self.kept_from)
+
+
+def look(store: Store, cluster: str) -> Archive:
+    """Compare the archive with the ledger, by what the store says of its objects; their bytes are not
+    read."""
+    held = {layout.plain(info.name): info for info in segment_object.every(store, layout.archive_prefix(cluster))}
+    found = Archive(segments=len(held))
+    for name, entry in _entries(store, cluster):
+        found.last = max(found.last, entry.batch)
+        if entry.state == "expired":
+            found.expired += 1
+            found.raise_kept_from(layout.hour_of(entry.sealed_at) + _HOUR)
+        elif entry.state == "archived":
+            place = layout.plain(entry.archived_as or name)
+            info = held.get(place)
+            if info is None:
+                found.missing.append(place)
+                found.raise_kept_from(layout.hour_of(entry.sealed_at) + _HOUR)
+            elif segment_object.content_of(info) != (entry.size, entry.crc32c):
+                found.changed.append(info.name)
+    _look_at_care(store, cluster, found, held)
+    return found
+
+
+def _look_at_care(store: Store, cluster: str, found: Archive, held: Iterable[str]) -> None:
+    """Segments whose ledger entries have been pruned since they expired: only the care of the archive says
+    that there were any."""
+    shelved = read_shelved(store, cluster)
+    let_go = shelved.ever.let_go.objects if shelved is not None else 0
+    if let_go <= found.expired:
+        return
+    found.expired = let_go
+    hours = [hour for name in held if (hour := layout.archive_hour(name)) is not None]
+    if hours:
+        found.raise_kept_from(min(hours))
+
+
+def _entries(store: Store, cluster: str) -> Iterator[tuple[str, LedgerEntry]]:
+    listed = (info.name for info in store.list(layout.ledger_of(cluster)))
+    while some := list(islice(listed, _READ_AT_ONCE)):
+        for name, entry in zip(some, at_once(lambda each: _entry(store, each), some), strict=True):
+            if entry is not None:
+                yield name, entry
+
+
+def _entry(store: Store, name: str) -> LedgerEntry | None:
+    try:
+        return LedgerEntry.read(store, name)
+    except ValueError as error:
+        log.warning("ledger entry cannot be read", object=name, error=str(error).partition("\n")[0])
+        return None
+
+
+def expect_whole(found: Archive, cluster: str) -> None:
+    """BatchError if the archive lacks anything that was once in it."""
+    if found.whole:
+        return
+    counts = [(len(found.missing), "are missing"), (len(found.changed), "have other bytes"), (found.expired, "have expired")]
+    named = ", ".join(found.lacking[:NAMED])
+    raise BatchError(
+        f"of its segments {', '.join(f'{count} {what}' for count, what in counts if count)}" + (f": {named}" if named else ""),
+        operation="rebuild from the archive",
+        obj=layout.archive_prefix(cluster),
+        hint="Put the same bytes back at those names; or rebuild without them (`--partial`): the tables say so then.",
+    )
+
+
+# --- the chain ----------------------------------------------------------------------------------------------------------------------
+
+
+def seen(store: Store, cluster: str, ledger: int) -> int:
+    """The highest number of a batch in the bucket: in `batches/`, the ledger, `published/`, `touched/`,
+    `erasures/` and earlier rebuilds."""
+    last = history(store, cluster).last
+    behind = store.list(layout.batches_prefix(cluster), start_after=layout.batch_folder(cluster, last))
+    numbers = [ledger, last, *(layout.batch_number(info.name) or 0 for info in behind)]
+    note, rebuild = read_published(store, cluster), current(store, cluster)
+    numbers += [note.batch, *note.waiting.values()] if note else []
+    numbers += [rebuild.chain.first, rebuild.chain.upto or 0] if rebuild else []
+    numbers += [erasure.number for erasure in erasures.listed(store, cluster)]
+    numbers += [_of_touched(info.name, cluster) for info in store.list(layout.touched_prefix(cluster))]
+    return max(numbers)
+
+
+def _of_touched(name: str, cluster: str) -> int:
+    number = name.removeprefix(layout.touched_prefix(cluster)).partition("-")[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else 0
+
+
+def fresh_generation(store: Store, cluster: str, first: int) -> int:
+    """A generation of state in which no shard of an earlier chain lies. A batch opens one generation of a
+    table at most, but for those that it decides anew; leases name them all."""
+    highest = 0
+    for info in store.list(layout.leases_prefix(cluster)):
+        number = info.name.split("/")[3].removeprefix("g") if info.name.count("/") == 4 else ""
+        highest = max(highest, int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else 0)
+    return max(first, highest + 1)
+
+
+def start(store: Store, cluster: str, found: Archive, last: int, *, topics: str | None, partial: bool, now: datetime) -> Rebuild:
+    """Fix the new chain: its numbers are above `last`, the highest seen anywhere. An open batch of the chain
+    before is given up."""
+    past = history(store, cluster)
+    note = read_published(store, cluster)
+    if past.open:
+        _give_up(store, cluster, past.last)
+    elif past.sealed is not None:
+        archive(store, cluster, past.sealed.number)
+    if past.sealed is not None and past.sealed.kept_from is not None:
+        found.raise_kept_from(datetime.fromtimestamp(past.sealed.kept_from, UTC))
+    first = last + 1
+    chain = Chain(
+        id=uuid4(),
+        first=first,
+        generation=fresh_generation(store, cluster, first),
+        partial=partial,
+        kept_from=int(found.kept_from.timestamp()) if found.kept_from else None,
+    )
+    made = Rebuild(
+        chain=chain,
+        begun_at=now,
+        segments=found.segments,
+        missing=found.lacking[:NAMED],
+        lacking=len(found.lacking) + found.expired,
+        topics=topics,
+        published=note.batch if note else None,
+        sealed=past.sealed.number if past.sealed else None,
+    )
+    return begin(store, cluster, made)
+
+
+def go_partial(store: Store, cluster: str, rebuild: Rebuild) -> Rebuild:
+    """Let a rebuild that is under way do without the segments that the archive lacks by now."""
+    found = look(store, cluster)
+    if rebuild.chain.kept_from is not None:
+        found.raise_kept_from(datetime.fromtimestamp(rebuild.chain.kept_from, UTC))
+    kept_from = int(found.kept_from.timestamp()) if found.kept_from else None
+    missing = found.lacking
+    return chains.go_partial(store, cluster, rebuild, missing=missing[:NAMED], lacking=len(missing) + found.expired, kept_from=kept_from)
+
+
+def _give_up(store: Store, cluster: str, number: int) -> None:
+    """Void an open batch of a chain that nobody goes on with: a driver of it that is late finds the void, and what it was to take in lies
+    where it lay."""
+    try:
+        void(store, cluster, number, reason="a rebuild begins", by="writetime rebuild")
+    except BatchError:
+        if read_sealed(store, cluster, number) is None:
+            raise
+        # A driver of it was faster.
+        archive(store, cluster, number)
+    else:
+        log.warning("open batch of the chain before is voided", batch=number)
+
+
+# --- its batches --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Planner:
+    """Hands out the batches of a rebuild, one after the other; `taken` are the segments, by plain name, that
+    batches have so far."""
+
+    store: Store
+    cluster: str
+    rebuild: Rebuild
+    segments_per_batch: int = 1000
+    taken: set[str] = field(default_factory=set)
+    _known_upto: int = 0
+
+    @property
+    def past(self) -> History:
+        """Where the chain stands; its last batch is below `first` before it has any."""
+        return history(self.store, self.cluster)
+
+    def next(self, now: datetime) -> Manifest | None:
+        """The batch to run next: an open one again, else a new one; None when all of the archive is in."""
+        past, chain = self.past, self.rebuild.chain
+        if past.last >= chain.first and past.open:
+            return read_manifest(self.store, self.cluster, past.last)
+        self.learn(past.last)
+        segments, begun = self._segments(), past.base >= chain.first
+        if not segments and begun:
+            return None
+        answers = [] if begun else new_answers(self.store, self.cluster, {})
+        return plan_rebuild(self.store, self.cluster, chain, segments, answers=answers, now=now)
+
+    def learn(self, last: int) -> None:
+        """Note what the chain's batches have taken, up to that one. What a voided one took comes in again."""
+        for number in range(max(self.rebuild.chain.first, self._known_upto + 1), last + 1):
+            self._known_upto = number
+            sealed = read_sealed(self.store, self.cluster, number)
+            if sealed is None or sealed.void is None:
+                manifest = read_manifest(self.store, self.cluster, number)
+                self.taken.update(layout.plain(segment.object) for segment in manifest.segments)
+
+    def _segments(self) -> list[SegmentInput]:
+        """The next of the archive, in order of their names, which is that of their hours. At the end
+        everything is looked at once more: what was put behind the place that had been reached comes in,
+        too."""
+        prefix, last = layout.archive_prefix(self.cluster), max(self.taken, default="")
+        found = self._new(segment_object.listed(self.store, prefix, start_after=last))
+        found = found or self._new(segment_object.every(self.store, prefix))
+        refs = [layout.SegmentRef.from_object(info.name) for info in found]
+        entries = at_once(lambda ref: _entry(self.store, ref.ledger), refs)
+        return [_pinned(info, entry) for info, entry in zip(found, entries, strict=True)]
+
+    def _new(self, listed: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+        return list(islice((info for info in listed if layout.plain(info.name) not in self.taken), self.segments_per_batch))
+
+
+def _pinned(info: ObjectInfo, entry: LedgerEntry | None) -> SegmentInput:
+    """The segment, as the ledger says that it was archived, whatever the store says of it now. Of a segment
+    that came in with two contents the ledger has the last."""
+    segment = SegmentInput.from_object(info)
+    if entry is None or entry.archived_as is None or layout.plain(entry.archived_as) != layout.plain(info.name):
+        return segment
+    return entry.noted(segment).model_copy(update={"size": entry.size, "crc32c": entry.crc32c})
+
+
+def expect_readable(store: Store, manifest: Manifest, unreadable: Iterable[str]) -> None:
+    """BatchError if segments of a rebuild's batch cannot be read as they were archived, unless it is to do
+    without."""
+    lost = sorted(unreadable)
+    rebuild = current(store, manifest.cluster)
+    if not lost or manifest.kind != "rebuild" or (rebuild is not None and rebuild.chain.partial):
+        return
+    raise BatchError(
+        f"{len(lost)} segments are missing, or are not what was archived: {', '.join(lost[:NAMED])}",
+        operation="rebuild from the archive",
+        obj=layout.batch_object(manifest.cluster, manifest.number, "manifest"),
+        hint="Put the same bytes back at those names, then run `writetime rebuild` again; or go on without them: `--partial`.",
+    )

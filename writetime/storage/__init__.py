@@ -1,0 +1,47 @@
+"""Object storage: the store protocol and its backends, the names of objects, and how segments are stored in them.
+
+    store            the protocol (`Store`, `ObjectInfo`), with the semantics of Google Cloud Storage
+    gcs, s3, local   one backend each; `open_store` imports the one that a URL asks for
+    source, checksum, object_names   what the backends share
+    layout           the names of all objects in the bucket
+    segment_object, segment_parts, segment_paths   segments as objects: archived, growing, and as named on a command line
+    lease            exclusive write access by create-if-absent
+    untrusted_objects  documents that nodes write, read with limits
+    concurrency      several requests at once
+
+This room must not know batches, the configuration, Spark or Airflow.
+"""
+
+from __future__ import annotations
+
+from writetime.errors import ConfigError
+from writetime.storage.store import Store
+
+
+def open_store(url: str) -> Store:
+    """The store behind `gs://bucket[/prefix]`, `s3://bucket[/prefix]`, `s3+https://host/bucket[/prefix]`, `file:///folder` or a folder."""
+    if url.startswith("gs://"):
+        from writetime.storage.gcs import GcsStore
+
+        return GcsStore(url)
+    if url.startswith(("s3://", "s3+https://", "s3+http://")):
+        return _s3(url)
+    if "://" in url and not url.startswith("file://"):
+        raise ConfigError(
+            "unknown kind of object store", operation="open the store", obj=url, hint="Use gs:// or s3://bucket, or a folder."
+        )
+    from writetime.storage.local import LocalStore
+
+    return LocalStore(url.removeprefix("file://"))
+
+
+def _s3(url: str) -> Store:
+    try:
+        from writetime.storage.s3 import S3Store
+    except ModuleNotFoundError as error:
+        if error.name != "botocore":
+            raise
+        raise ConfigError(
+            "botocore is not installed", operation="open the store", obj=url, hint="Install the extra `s3`: pip install 'writetime[s3]'."
+        ) from error
+    return S3Store(url)

@@ -1,0 +1,281 @@
+"""Google Cloud Storage as an object store, through google-cloud-storage.
+
+Strategy: thin. Preconditions, resumable uploads and retries of single requests are the library's; this module gives names, maps
+errors, and compares what the store says it holds with what was sent. The CRC32C of a file is taken before the upload and sent along, so
+that the service itself refuses other bytes. The library's own check after a resumable upload is left off: when it fails, it deletes
+the object by name, which a node's account may not do and a store must not do unasked.
+
+A retried request whose first answer was lost can end in PreconditionFailed although it succeeded: with `if_generation=0` the caller
+looks at what is there. The service does not promise whether it looks at that condition before it looks at the right to replace: where an
+object is, both refusals are PreconditionFailed. `STORAGE_EMULATOR_HOST` is honoured, with anonymous credentials. Knows nothing of segments
+or batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import requests
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.storage import exceptions as media
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from writetime.errors import (
+    ChecksumMismatch,
+    ConfigError,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    WritetimeError,
+)
+from writetime.storage.checksum import crc32c, from_base64, to_base64
+from writetime.storage.object_names import is_name, require_name, require_next
+from writetime.storage.source import measured, opened
+from writetime.storage.store import ObjectInfo, require_facts, require_nothing
+
+_TIMEOUT = 60.0
+_RETRY = DEFAULT_RETRY.with_timeout(60.0)
+_ONE_REQUEST = 8 << 20
+_CHUNK = 4 << 20
+_LISTED = "items(name,size,generation,crc32c,timeCreated,metadata),nextPageToken"
+# Whoever has it can write to the upload, without credentials.
+_UPLOAD_ID = re.compile(r"(upload_id=)[^\s&'\"<>]+")
+_PERMISSION = (
+    "Check the account's rights (docs/security.md): storage.objects.create and get where a node ships; list and delete for the pipeline. "
+    "Without list an object that is not there looks forbidden."
+)
+
+
+class GcsStore:
+    """See the module's docstring. `url` is gs://bucket or gs://bucket/prefix. Nothing is asked of the network until it is used."""
+
+    def __init__(self, url: str) -> None:
+        bucket, _, prefix = url.removeprefix("gs://").partition("/")
+        if not url.startswith("gs://") or not bucket:
+            raise ConfigError("is not gs://bucket[/prefix]", operation="open the store", obj=url)
+        self.url = url.rstrip("/")
+        self._bucket_name = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._bucket_or_none: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A connection does not travel to another process; the address does.
+        return GcsStore, (self.url,)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See Store.list."""
+        with self._explained("list objects", prefix):
+            found = self._bucket.client.list_blobs(
+                self._bucket,
+                prefix=self._prefix + prefix,
+                start_offset=self._prefix + start_after if start_after else None,
+                fields=_LISTED,
+                timeout=_TIMEOUT,
+                retry=_RETRY,
+            )
+            last = b""
+            for blob in found:
+                last = require_next(blob.name, last, self._prefix + prefix)
+                name = blob.name.removeprefix(self._prefix)
+                # The service's offset is inclusive; and "folders" made in a console are objects named `…/`.
+                if name != start_after and is_name(name):
+                    yield self._info(blob)
+
+    def head(self, name: str) -> ObjectInfo | None:
+        """See Store.head."""
+        blob = self._blob(name, "look up an object")
+        try:
+            with self._explained("look up an object", name):
+                blob.reload(timeout=_TIMEOUT, retry=_RETRY)
+                return self._info(blob)
+        except ObjectNotFound:
+            return None
+
+    def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their CRC32C."""
+        blob = self._blob(name, "read an object", generation)
+        whole = start == 0 and end is None
+        with self._explained("read an object", name):
+            if end is not None and end <= start:
+                blob.reload(timeout=_TIMEOUT, retry=_RETRY)
+                return b""
+            try:
+                data = bytes(
+                    blob.download_as_bytes(
+                        start=start or None,
+                        end=None if end is None else end - 1,
+                        checksum="crc32c" if whole else None,
+                        raw_download=True,
+                        timeout=_TIMEOUT,
+                        retry=_RETRY,
+                    )
+                )
+            except api.RequestRangeNotSatisfiable:
+                # Beyond the end, or the library has gone on at the end of an answer that broke off.
+                blob.reload(timeout=_TIMEOUT, retry=_RETRY)
+                return require_nothing(self._info(blob), start)
+            # The library checks nothing of a download that it has resumed, if the resumed answer ends where it says.
+            if whole and blob.crc32c and crc32c(data) != from_base64(blob.crc32c):
+                raise ChecksumMismatch("other bytes came than the store promised", operation="read an object", obj=name)
+            return data
+
+    def put(
+        self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
+    ) -> ObjectInfo:
+        """See Store.put. A file is read twice: for its CRC32C, and to be sent."""
+        blob = self._blob(name, "write an object")
+        blob.metadata = dict(metadata or {})
+        # For uploads only: a blob that is read in chunks is read unchecked.
+        blob.chunk_size = _CHUNK
+        with (
+            opened(data, "write an object", name) as source,
+            self._explained("write an object", name),
+            self._refused_by_condition(name, if_generation),
+        ):
+            crc, size = measured(source)
+            blob.upload_from_file(
+                source,
+                size=size,
+                content_type="application/json" if name.endswith(".json") else "application/octet-stream",
+                if_generation_match=if_generation,
+                checksum="crc32c" if size <= _ONE_REQUEST else None,
+                crc32c_checksum_value=to_base64(crc),
+                timeout=_TIMEOUT,
+                retry=_RETRY,
+            )
+            return self._verified(self._info(blob), size, crc)
+
+    @contextlib.contextmanager
+    def _refused_by_condition(self, name: str, if_generation: int | None) -> Iterator[None]:
+        """A creation that is forbidden, where there is an object, is refused for the sake of that object."""
+        try:
+            yield
+        except api.Forbidden as error:
+            if if_generation == 0 and self._is_seen(name):
+                raise PreconditionFailed(error.message, operation="write an object", obj=f"{self.url}/{name}") from error
+            raise
+
+    def _is_seen(self, name: str) -> bool:
+        """Whether an object is there that may be looked at."""
+        try:
+            return self.head(name) is not None
+        except StoreError as error:
+            if error.retriable:
+                raise
+            return False
+
+    def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
+        """See Store.copy."""
+        before = self.head(source)
+        if before is None:
+            raise ObjectNotFound("there is no such object", operation="copy an object", obj=source)
+        origin, blob = self._blob(source, "copy an object"), self._blob(target, "copy an object")
+        blob.metadata = dict(before.metadata)
+        token = None
+        with self._explained("copy an object", f"{source} to {target}"):
+            while True:
+                token, _, _ = blob.rewrite(
+                    origin,
+                    token=token,
+                    if_generation_match=if_generation,
+                    if_source_generation_match=before.generation,
+                    timeout=_TIMEOUT,
+                    retry=_RETRY,
+                )
+                if token is None:
+                    break
+            blob.reload(timeout=_TIMEOUT, retry=_RETRY)
+            return self._verified(self._info(blob), before.size, before.crc32c)
+
+    def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        """See Store.delete."""
+        with self._explained("delete an object", name):
+            # Repeated only if it is safe: an unconditional deletion whose answer was lost could hit a successor.
+            retry = None if if_generation is None else _RETRY
+            self._blob(name, "delete an object").delete(if_generation_match=if_generation, timeout=_TIMEOUT, retry=retry)
+
+    @property
+    def _bucket(self) -> Any:
+        if self._bucket_or_none is None:
+            try:
+                # Objects need no project; asking for one would refuse accounts that have none.
+                self._bucket_or_none = storage.Client(project=None).bucket(self._bucket_name)
+            except auth.DefaultCredentialsError as error:
+                raise StoreError(
+                    str(error),
+                    operation="open the store",
+                    obj=self.url,
+                    hint="Set GOOGLE_APPLICATION_CREDENTIALS, or run where an account is attached.",
+                ) from error
+        return self._bucket_or_none
+
+    def _blob(self, name: str, operation: str, generation: int | None = None) -> Any:
+        require_name(name, operation)
+        return self._bucket.blob(self._prefix + name, generation=generation)
+
+    def _info(self, blob: Any) -> ObjectInfo:
+        metadata = {str(key): str(value) for key, value in (blob.metadata or {}).items()}
+        return require_facts(
+            ObjectInfo(
+                name=blob.name.removeprefix(self._prefix),
+                size=int(blob.size),
+                generation=int(blob.generation),
+                crc32c=from_base64(blob.crc32c),
+                created=blob.time_created,
+                metadata=metadata,
+            )
+        )
+
+    @staticmethod
+    def _verified(info: ObjectInfo, size: int, crc: int) -> ObjectInfo:
+        if (info.size, info.crc32c) != (size, crc):
+            raise ChecksumMismatch(
+                f"{size} bytes with CRC32C {crc:08x} were sent, the store holds {info.size} bytes with {info.crc32c:08x}",
+                operation="verify an object",
+                obj=info.name,
+                hint="The object is left as it is: look at it before it is written again.",
+            )
+        return info
+
+    @contextlib.contextmanager
+    def _explained(self, operation: str, name: str) -> Iterator[None]:
+        """Turn the library's errors into the store's, and those of answers that nobody expects: they may be a proxy's on the way."""
+        try:
+            yield
+        except WritetimeError:
+            raise
+        except Exception as error:
+            raise self._translate(error, operation, f"{self.url}/{name}") from error
+
+    def _translate(self, error: Exception, operation: str, where: str) -> StoreError:
+        text = _UPLOAD_ID.sub(r"\1…", str(error))
+        if isinstance(error, api.NotFound):
+            if "bucket does not exist" in text.lower() or "no such bucket" in text.lower():
+                return StoreError("there is no such bucket", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
+            return ObjectNotFound("there is no such object", operation=operation, obj=where)
+        for kinds, make, hint in _TABLE:
+            if isinstance(error, kinds):
+                return make(f"{type(error).__name__}: {text}", operation=operation, obj=where, hint=hint)
+        if isinstance(error, api.BadRequest) and "crc32c" in text.lower():
+            return ChecksumMismatch(text, operation=operation, obj=where, hint="The bytes changed on their way, or the file meanwhile.")
+        kind = StoreError if isinstance(error, _OF_THE_LIBRARY) else StoreUnavailable
+        return kind(f"{type(error).__name__}: {text}", operation=operation, obj=where)
+
+
+# First match wins: the library's classes are no tree of their own (a connection error is an OSError too).
+_TABLE: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
+    ((api.PreconditionFailed,), PreconditionFailed, None),
+    ((media.DataCorruption,), ChecksumMismatch, None),
+    ((api.Unauthorized, api.Forbidden), StoreError, _PERMISSION),
+    ((api.TooManyRequests, api.ServerError, api.Conflict, api.RetryError, auth.TransportError), StoreUnavailable, None),
+    ((requests.exceptions.RequestException, ConnectionError, TimeoutError), StoreUnavailable, None),
+    ((auth.GoogleAuthError,), StoreError, "Renew the credentials."),
+)
+_OF_THE_LIBRARY = (api.GoogleAPIError, auth.GoogleAuthError, media.DataCorruption, media.InvalidResponse, OSError)

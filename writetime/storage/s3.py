@@ -1,0 +1,548 @@
+"""Amazon S3, and what speaks its protocol, as an object store, through botocore.
+
+Strategy: S3 numbers no generations, so each write brings its own: a number in the metadata, unique to that write. Who replaces a
+generation looks it up first and makes the request conditional on the entity tag it saw; who creates asks for `If-None-Match: *`, and
+the service decides. Should the service have taken a write whose answer was lost, its number is found there: the write has succeeded.
+What goes beyond one request is written in parts, of which one at a time is in memory; nothing is visible before all are complete.
+
+The CRC32C is taken before the upload and sent along, of the whole and of each part, so that the service itself refuses other bytes;
+then the service is asked what it holds. Objects that came another way may lack it, or a number: their CRC32C is computed from their
+bytes, their generation from tag and time.
+
+One limit: a tag says nothing about metadata. Who replaces a generation can miss that, since the look, another has written the very same
+bytes once more. Needed of a service: conditional writes and deletions, CRC32C of whole objects, names in order of their UTF-8 bytes.
+
+Credentials come from the environment, the library's own files or what the machine is attached to, never from the URL. Knows nothing of
+segments or batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import itertools
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+import botocore.loaders
+import botocore.session
+from botocore import exceptions as boto
+from botocore.config import Config
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from writetime.errors import (
+    ChecksumMismatch,
+    ConfigError,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    WritetimeError,
+)
+from writetime.storage.checksum import CHUNK, crc32c, from_base64, to_base64
+from writetime.storage.object_names import is_name, require_name, require_next
+from writetime.storage.source import measured, opened
+from writetime.storage.store import ObjectInfo, require_facts, require_nothing
+
+_SCHEMES = ("s3", "s3+https", "s3+http")
+_ATTEMPTS = 5
+_ONE_REQUEST = 64 << 20
+_PART = 8 << 20
+_MOST_PARTS = 10_000
+_COPIED_PART = 1 << 30
+_LOOKS = 8
+_LOOKS_AGAIN = 10
+_GENERATION = "writetime-generation"
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_PLAIN_VALUE = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
+_PLAIN_KEY = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_PERMISSION = (
+    "Check the account's rights (docs/security.md): s3:GetObject, PutObject and AbortMultipartUpload where a node ships; ListBucket and "
+    "DeleteObject for the pipeline. Without ListBucket an object that is not there looks forbidden."
+)
+
+
+class _Found(NamedTuple):
+    """An object and the entity tag that conditional requests name it by."""
+
+    info: ObjectInfo
+    tag: str
+
+
+class _BeyondTheEnd(StoreError):
+    """A range of which the object has nothing."""
+
+
+class _BrokenOff(StoreUnavailable):
+    """An answer that ended before its end."""
+
+
+class S3Store:
+    """See the module's docstring. `url` is s3://bucket[/prefix]; s3+https://host[:port]/bucket[/prefix] if the service is not Amazon's.
+
+    Without a host in the URL, the environment may name one (AWS_ENDPOINT_URL_S3). s3+http:// is for services without TLS. Nothing is
+    asked of the network until it is used.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._endpoint, path = _endpoint(), f"{parts.netloc}{parts.path}"
+        if parts.scheme in ("s3+https", "s3+http"):
+            self._endpoint, path = f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}", parts.path.removeprefix("/")
+        bucket, _, prefix = path.partition("/")
+        if parts.scheme not in _SCHEMES or not parts.netloc or not bucket or parts.query or "@" in parts.netloc:
+            raise ConfigError(
+                "is not s3://bucket[/prefix] or s3+https://host/bucket[/prefix]",
+                operation="open the store",
+                obj=url.rpartition("@")[2],
+                hint="Credentials belong in the environment." if "@" in parts.netloc else None,
+            )
+        if bucket.endswith("--x-s3"):
+            raise ConfigError("directory buckets list their objects in no order", operation="open the store", obj=url)
+        self.url = url.rstrip("/")
+        self._bucket = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._client_or_none: Any = None
+        self._bucket_is_there = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A connection does not travel to another process; the address does.
+        return S3Store, (self.url,)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See Store.list. The service's listing says too little of an object: each is looked up, some at once."""
+        names = self._names(prefix, start_after)
+        with ThreadPoolExecutor(_LOOKS) as pool:
+            while some := list(itertools.islice(names, 4 * _LOOKS)):
+                # None: it vanished between the listing and the look.
+                yield from (info for info in pool.map(self.head, some) if info is not None)
+
+    def head(self, name: str) -> ObjectInfo | None:
+        """See Store.head."""
+        found = self._look(name, "look up an object")
+        return found.info if found else None
+
+    def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        """See Store.read. A range beyond the end gives what there is. Whole objects are checked against their CRC32C."""
+        require_name(name, "read an object")
+        if end is None or end > start:
+            last = "" if end is None else end - 1
+            wanted = {"ChecksumMode": "ENABLED"} if (start, end) == (0, None) else {"Range": f"bytes={start}-{last}"}
+            with contextlib.suppress(_BeyondTheEnd):
+                return self._read(name, generation, wanted)
+        info = self.head(name)
+        if info is None or generation not in (None, info.generation):
+            raise _gone(name, generation)
+        return b"" if end is not None and end <= start else require_nothing(info, start)
+
+    def put(
+        self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
+    ) -> ObjectInfo:
+        """See Store.put. A file is read twice: for its CRC32C, and to be sent."""
+        require_name(name, "write an object")
+        with opened(data, "write an object", name) as source, self._explained("write an object", name):
+            crc, size = measured(source)
+            condition = self._condition(name, if_generation, "write an object")
+            if size <= _ONE_REQUEST:
+                return self._put_at_once(name, source, (size, crc), condition, metadata or {})
+            if if_generation == 0 and (there := self._looked(name)):
+                # It would be refused all the same, when all parts are sent.
+                raise _precondition("write an object", name, 0, there.info.generation)
+            step = max(_PART, -(-size // _MOST_PARTS))
+            pieces = iter(lambda: source.read(step), b"")
+            return self._put_in_parts(name, (size, crc), condition, metadata or {}, (self._sent(piece) for piece in pieces))
+
+    def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
+        """See Store.copy. The service copies the bytes, as parts of an object whose completion is conditional: not every service has
+        conditions on copies."""
+        require_name(target, "copy an object")
+        found = self._look(source, "copy an object")
+        if found is None:
+            raise ObjectNotFound("there is no such object", operation="copy an object", obj=source)
+        info = found.info
+        with self._explained("copy an object", f"{source} to {target}"):
+            condition = self._condition(target, if_generation, "copy an object")
+            if info.size == 0:
+                return self._put_at_once(target, io.BytesIO(), (0, 0), condition, info.metadata)
+            ranges = ((start, min(start + _COPIED_PART, info.size) - 1) for start in range(0, info.size, _COPIED_PART))
+            parts = (self._copied(source, found.tag, piece) for piece in ranges)
+            return self._put_in_parts(target, (info.size, info.crc32c), condition, info.metadata, parts)
+
+    def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        """See Store.delete."""
+        for _ in range(_LOOKS_AGAIN):
+            found = self._look(name, "delete an object")
+            if found is None:
+                raise ObjectNotFound("there is no such object", operation="delete an object", obj=name)
+            if if_generation not in (None, found.info.generation):
+                raise _precondition("delete an object", name, if_generation, found.info.generation)
+            tag = found.tag if if_generation is None else self._tag_of(name, found.info.generation, "delete an object")
+            # What was looked at goes, or nothing: unasked, the service says yes to the deletion of what is not there.
+            with contextlib.suppress(PreconditionFailed), self._explained("delete an object", name):
+                self._client.delete_object(**self._key(name), IfMatch=tag)
+                return
+        raise _restless("delete an object", name)
+
+    # --- looking
+
+    def _names(self, prefix: str, start_after: str) -> Iterator[str]:
+        after = {"StartAfter": self._prefix + start_after} if start_after else {}
+        with self._explained("list objects", prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
+            last = b""
+            for page in pages:
+                self._bucket_is_there = True
+                for entry in page.get("Contents", ()):
+                    last = require_next(entry["Key"], last, self._prefix + prefix)
+                    name = entry["Key"].removeprefix(self._prefix)
+                    # "Folders" made in a console are objects named `…/`.
+                    if is_name(name):
+                        yield name
+
+    def _look(self, name: str, operation: str) -> _Found | None:
+        require_name(name, operation)
+        for _ in range(_LOOKS_AGAIN):
+            try:
+                with self._explained(operation, name):
+                    answer = self._client.head_object(**self._key(name), ChecksumMode="ENABLED")
+                    self._bucket_is_there = True
+                    crc = _whole_crc(answer)
+                    crc = self._computed(name, answer["ETag"]) if crc is None else crc
+                    return _Found(_info(name, answer, crc), answer["ETag"])
+            except ObjectNotFound:
+                self._require_bucket(operation)
+                return None
+            except PreconditionFailed:
+                # It was replaced while its CRC32C was computed.
+                continue
+        raise _restless(operation, name)
+
+    def _looked(self, name: str) -> _Found | None:
+        """As `_look`, but None too if that is not allowed: without the right to list, what is missing looks forbidden."""
+        try:
+            return self._look(name, "write an object")
+        except StoreError as error:
+            if error.retriable:
+                raise
+            return None
+
+    def _require_bucket(self, operation: str) -> None:
+        """The answer about a missing object is the same as about a missing bucket."""
+        if not self._bucket_is_there:
+            try:
+                with self._explained(operation, ""):
+                    self._client.head_bucket(Bucket=self._bucket)
+            except ObjectNotFound as error:
+                raise _no_bucket(operation, self.url) from error
+            self._bucket_is_there = True
+
+    def _computed(self, name: str, tag: str) -> int:
+        """CRC32C of an object that carries none, from all its bytes. PreconditionFailed if the tag is another's by now."""
+        crc = 0
+        body = self._client.get_object(**self._key(name), IfMatch=tag)["Body"]
+        with contextlib.closing(body):
+            for chunk in body.iter_chunks(CHUNK):
+                crc = crc32c(chunk, crc)
+        return crc
+
+    # The library repeats requests, not answers that broke off.
+    @retry(retry=retry_if_exception_type(_BrokenOff), stop=stop_after_attempt(3), reraise=True)
+    def _read(self, name: str, generation: int | None, wanted: dict[str, str]) -> bytes:
+        with self._explained("read an object", name):
+            answer = self._client.get_object(**self._key(name), **wanted)
+            with contextlib.closing(answer["Body"]) as body:
+                if generation is not None and _generation(answer) != generation:
+                    raise _gone(name, generation)
+                try:
+                    data = bytes(body.read())
+                except boto.BotoCoreError as error:
+                    raise _BrokenOff(str(error), operation="read an object", obj=f"{self.url}/{name}") from error
+            crc = None if "Range" in wanted else _whole_crc(answer)
+        if crc is not None and crc32c(data) != crc:
+            raise ChecksumMismatch(
+                f"{len(data)} bytes with CRC32C {crc32c(data):08x} came, the store promised {crc:08x}", operation="read an object", obj=name
+            )
+        return data
+
+    # --- writing
+
+    def _condition(self, name: str, if_generation: int | None, operation: str) -> dict[str, str]:
+        """What makes a write conditional on the target's generation. PreconditionFailed if it is another already."""
+        if if_generation is None:
+            return {}
+        if if_generation == 0:
+            return {"IfNoneMatch": "*"}
+        return {"IfMatch": self._tag_of(name, if_generation, operation)}
+
+    def _tag_of(self, name: str, generation: int, operation: str) -> str:
+        """The tag of that generation. PreconditionFailed if there is another.
+
+        Looked at twice: a service may put an answer together from several reads, one from before a write and the next from behind it. The
+        other generation's tag would then pass for this one's, and what was just written be overwritten. Who has seen a new tag once sees
+        the new generation the next time.
+        """
+        tags = set()
+        for _ in range(2):
+            found = self._look(name, operation)
+            if found is None or found.info.generation != generation:
+                raise _precondition(operation, name, generation, found.info.generation if found else 0)
+            tags.add(found.tag)
+        return tags.pop() if len(tags) == 1 else self._tag_of(name, generation, operation)
+
+    def _put_at_once(
+        self, name: str, source: BinaryIO, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str]
+    ) -> ObjectInfo:
+        """Write an object of `whole` (size, CRC32C) in one request, which the library sends from the source block by block."""
+        generation = _fresh_generation()
+        with self._settled(name, generation, condition):
+            self._client.put_object(
+                **self._key(name), Body=source, ChecksumCRC32C=to_base64(whole[1]), **condition, **_described(name, generation, metadata)
+            )
+        return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
+
+    def _put_in_parts(
+        self, name: str, whole: tuple[int, int], condition: dict[str, str], metadata: Mapping[str, str], parts: Iterator[Any]
+    ) -> ObjectInfo:
+        """Write an object of `whole` (size, CRC32C). Each of `parts` is a function that makes a part and gives what the service said."""
+        generation = _fresh_generation()
+        begun = self._client.create_multipart_upload(
+            **self._key(name), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **_described(name, generation, metadata)
+        )
+        upload = {**self._key(name), "UploadId": begun["UploadId"]}
+        try:
+            noted = [{"PartNumber": n, **make({**upload, "PartNumber": n})} for n, make in enumerate(parts, 1)]
+            with self._settled(name, generation, condition):
+                self._client.complete_multipart_upload(
+                    **upload,
+                    MultipartUpload={"Parts": noted},
+                    ChecksumCRC32C=to_base64(whole[1]),
+                    ChecksumType="FULL_OBJECT",
+                    MpuObjectSize=whole[0],
+                    **condition,
+                )
+        except BaseException:
+            # What is not complete is no object, but it is kept, and paid for, until it is called off or the bucket's rule removes it.
+            with contextlib.suppress(Exception):
+                self._client.abort_multipart_upload(**upload)
+            raise
+        return self._verified(ObjectInfo(name, whole[0], generation, whole[1], datetime.now(UTC), dict(metadata)))
+
+    def _sent(self, piece: bytes) -> Any:
+        def send(part: dict[str, Any]) -> dict[str, str]:
+            checksum = to_base64(crc32c(piece))
+            return {"ETag": self._client.upload_part(**part, Body=piece, ChecksumCRC32C=checksum)["ETag"], "ChecksumCRC32C": checksum}
+
+        return send
+
+    def _copied(self, source: str, tag: str, piece: tuple[int, int]) -> Any:
+        def copy(part: dict[str, Any]) -> dict[str, str]:
+            answer = self._client.upload_part_copy(
+                **part, CopySource=self._key(source), CopySourceIfMatch=tag, CopySourceRange=f"bytes={piece[0]}-{piece[1]}"
+            )["CopyPartResult"]
+            return {key: answer[key] for key in ("ETag", "ChecksumCRC32C") if key in answer}
+
+        return copy
+
+    @contextlib.contextmanager
+    def _settled(self, name: str, generation: int, condition: Mapping[str, str]) -> Iterator[None]:
+        """A write that is refused may be the library's second attempt at one that succeeded: then the object bears this write's number.
+        A forbidden creation may be refused because the name is taken: a service can check the right to replace before the condition."""
+        try:
+            yield
+        except boto.ClientError as error:
+            forbidden = _status(error) == 403 and "IfNoneMatch" in condition
+            if not forbidden and _code(error) not in _REFUSED:
+                raise
+            found = self._looked(name)
+            if found is None and (forbidden or _status(error) == 409):
+                raise
+            if found is None or found.info.generation != generation:
+                raise PreconditionFailed(
+                    f"there is {f'generation {found.info.generation}' if found else 'none'}: {error}",
+                    operation="write an object",
+                    obj=name,
+                ) from error
+
+    def _verified(self, sent: ObjectInfo) -> ObjectInfo:
+        """What the store says it holds of a write. If another has replaced it since: what was sent, which the store has checked."""
+        found = self._look(sent.name, "verify an object")
+        if found is None or found.info.generation != sent.generation:
+            return sent
+        held = found.info
+        if (held.size, held.crc32c) != (sent.size, sent.crc32c):
+            raise ChecksumMismatch(
+                f"{sent.size} bytes with CRC32C {sent.crc32c:08x} were sent, the store holds {held.size} bytes with {held.crc32c:08x}",
+                operation="verify an object",
+                obj=sent.name,
+                hint="The object is left as it is: look at it before it is written again.",
+            )
+        return held
+
+    # --- the service
+
+    def _key(self, name: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + name}
+
+    @property
+    def _client(self) -> Any:
+        if self._client_or_none is None:
+            session = botocore.session.get_session()
+            session.register_component("data_loader", _models())
+            self._client_or_none = session.create_client(
+                "s3",
+                endpoint_url=self._endpoint,
+                region_name=os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1",
+                config=Config(
+                    signature_version="s3v4",
+                    connect_timeout=10,
+                    read_timeout=60,
+                    max_pool_connections=_LOOKS,
+                    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                    # Other services have no host name for each bucket.
+                    s3={"addressing_style": "path"} if self._endpoint else None,
+                ),
+            )
+        return self._client_or_none
+
+    @contextlib.contextmanager
+    def _explained(self, operation: str, name: str) -> Iterator[None]:
+        """Turn the library's errors into the store's, and those of answers that nobody expects: they may be a proxy's on the way."""
+        try:
+            yield
+        except WritetimeError:
+            raise
+        except Exception as error:
+            raise _translate(error, operation, f"{self.url}/{name}") from error
+
+
+@functools.cache
+def _models() -> Any:
+    """The library's description of the service, read once a process: it is most of what making a client costs, in time and memory."""
+    return botocore.loaders.create_loader()
+
+
+def _endpoint() -> str | None:
+    """The service that the environment names; https unless it says otherwise. None: Amazon's own."""
+    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return named if not named or "://" in named else f"https://{named}"
+
+
+def _fresh_generation() -> int:
+    """A number that no other write has: ms since the epoch and 20 random bits."""
+    return time.time_ns() // 1_000_000 << 20 | secrets.randbits(20)
+
+
+def _described(name: str, generation: int, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What describes an object. User metadata travel as header fields: names and values are percent-escaped."""
+    noted = {_escaped_key(key): quote(value, safe=_PLAIN_VALUE) for key, value in metadata.items()}
+    return {
+        "Metadata": {**noted, _GENERATION: str(generation)},
+        "ContentType": "application/json" if name.endswith(".json") else "application/octet-stream",
+    }
+
+
+def _escaped_key(key: str) -> str:
+    """Names of header fields know no upper case."""
+    return "".join(chr(byte) if byte in _PLAIN_KEY else f"%{byte:02x}" for byte in key.encode())
+
+
+def _info(name: str, answer: Mapping[str, Any], crc: int) -> ObjectInfo:
+    noted = answer["Metadata"]
+    # Escapes are this module's own; what others have noted is left as it is.
+    ours = {unquote(key): unquote(value) for key, value in noted.items() if key != _GENERATION} if _GENERATION in noted else noted
+    return require_facts(ObjectInfo(name, int(answer["ContentLength"]), _generation(answer), crc, answer["LastModified"], dict(ours)))
+
+
+def _generation(answer: Mapping[str, Any]) -> int:
+    """The number that came with the write; that of an object which came another way is made of its tag and time."""
+    number = answer["Metadata"].get(_GENERATION, "")
+    if _NUMBER.fullmatch(number):
+        return int(number)
+    made = hashlib.blake2b(f"{answer['ETag']} {answer['LastModified'].timestamp():.0f}".encode(), digest_size=7)
+    return int.from_bytes(made.digest(), "big") + 1
+
+
+def _whole_crc(answer: Mapping[str, Any]) -> int | None:
+    """The CRC32C that the store keeps of all bytes. Of an object in parts it may keep one of the parts' checksums, which says nothing."""
+    text = answer.get("ChecksumCRC32C")
+    return None if text is None or answer.get("ChecksumType") == "COMPOSITE" or "-" in text else from_base64(text)
+
+
+def _gone(name: str, generation: int | None) -> ObjectNotFound:
+    what = "there is no such object" if generation is None else f"generation {generation} is gone"
+    return ObjectNotFound(what, operation="read an object", obj=name)
+
+
+def _no_bucket(operation: str, where: str) -> StoreError:
+    return StoreError("there is no such bucket", operation=operation, obj=where, hint="Create it, or correct `bucket`.")
+
+
+def _restless(operation: str, name: str) -> StoreUnavailable:
+    return StoreUnavailable("it is another object at every look", operation=operation, obj=name)
+
+
+def _precondition(operation: str, name: str, wanted: int | None, found: int) -> PreconditionFailed:
+    expected = "no object" if wanted == 0 else f"generation {wanted}"
+    present = f"generation {found}" if found else "none"
+    return PreconditionFailed(f"{expected} was expected, there is {present}", operation=operation, obj=name)
+
+
+def _code(error: boto.ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _status(error: boto.ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _translate(error: Exception, operation: str, where: str) -> StoreError:
+    what: dict[str, Any] = {"operation": operation, "obj": where}
+    text = f"{type(error).__name__}: {error}"
+    if not isinstance(error, boto.ClientError):
+        for kinds, make, hint in _OF_THE_LIBRARY:
+            if isinstance(error, kinds):
+                return make(text, hint=hint, **what)
+        return (StoreError if isinstance(error, _RAISED) else StoreUnavailable)(text, **what)
+    if _code(error) == "NoSuchBucket":
+        return _no_bucket(operation, where)
+    for codes, make, hint in _OF_THE_SERVICE:
+        if _code(error) in codes or _status(error) in codes:
+            return make(text, hint=hint, **what)
+    return (StoreUnavailable if _status(error) >= 500 else StoreError)(text, **what)
+
+
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "NoSuchUpload", "404", "409", "412")
+_RENEW = "Renew the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the account that the machine is attached to."
+# First match wins. Amazon answers expired credentials with status 400, other services with 403; "400" is the code of an answer without
+# a body, which to a well-formed question means just that.
+_OF_THE_SERVICE: tuple[tuple[frozenset[str | int], type[StoreError], str | None], ...] = (
+    (frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}), ChecksumMismatch,
+     "The bytes changed on their way, or the file meanwhile."),
+    (frozenset({"RequestTimeTooSkewed"}), StoreError, "Set this machine's clock."),
+    (frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "400", 401}), StoreError, _RENEW),
+    (frozenset({"NoSuchUpload", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", 409, 429}), StoreUnavailable, None),
+    (frozenset({"NotImplemented", 501}), StoreError, "This service lacks something that is needed: see docs/adr/0012."),
+    (frozenset({403}), StoreError, _PERMISSION),
+    (frozenset({404}), ObjectNotFound, None),
+    (frozenset({412}), PreconditionFailed, None),
+    (frozenset({416}), _BeyondTheEnd, None),
+)  # fmt: skip
+_OF_THE_LIBRARY: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str | None], ...] = (
+    ((boto.SSLError,), StoreError, "AWS_CA_BUNDLE names a file with the certificates to trust."),
+    ((boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError, ConnectionError, TimeoutError), StoreUnavailable, None),
+    ((boto.MetadataRetrievalError, boto.CredentialRetrievalError), StoreUnavailable, _RENEW),
+    ((boto.NoCredentialsError, boto.PartialCredentialsError), StoreError, _RENEW),
+)
+_RAISED = (boto.ClientError, boto.BotoCoreError, OSError)

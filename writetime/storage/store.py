@@ -1,0 +1,77 @@
+"""The object store as the rest of writetime sees it: a flat name space of immutable, generation-numbered objects.
+
+One small protocol, one module per backend (`local`, `gcs`, `s3`), one conformance suite for all of them. Names are
+`/`-separated text without a leading slash. The semantics are those of Google Cloud Storage, the strictest that all backends can keep:
+
+* an object appears whole or not at all, and has a *generation* that changes with every write of its name;
+* `if_generation=0` means "only if there is none", any other number "only if it is still this one"; else PreconditionFailed;
+* every write is verified: the CRC32C of what was sent must equal what the store says it holds, else ChecksumMismatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from writetime.errors import StoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of one object: `size` in bytes, `crc32c` as unsigned int, `created` in UTC, user `metadata`."""
+
+    name: str
+    size: int
+    generation: int
+    crc32c: int
+    created: datetime
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def require_facts(info: ObjectInfo) -> ObjectInfo:
+    """The same. ValueError if a store has answered what can be of no object: no time, or numbers that none has."""
+    numbers = (info.size, info.generation, info.crc32c)
+    if any(number < 0 for number in numbers) or not isinstance(info.created, datetime) or info.created.tzinfo is None:
+        raise ValueError(f"facts of no object: {numbers}, {info.created}")
+    return info
+
+
+def require_nothing(info: ObjectInfo, start: int) -> bytes:
+    """What an object holds from `start` on, which a store has refused as beyond its end. StoreUnavailable if it is not."""
+    if info.size > start:
+        raise StoreUnavailable(f"refused as beyond the end of {info.size} bytes", operation="read an object", obj=info.name)
+    return b""
+
+
+class Store(Protocol):
+    """See the module's docstring. Errors: writetime.errors.StoreError and its children."""
+
+    url: str
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose names start with `prefix`, in order of their UTF-8 names, those after `start_after` only."""
+
+    def head(self, name: str) -> ObjectInfo | None:
+        """The object's facts, or None if there is none. Any doubt (permission, time-out) raises."""
+
+    def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes [start, end) of the object. ObjectNotFound if it, or that generation of it, is not there."""
+
+    def put(
+        self,
+        name: str,
+        data: bytes | Path,
+        *,
+        if_generation: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectInfo:
+        """Write the object whole and verified. A Path is streamed from disk in bounded memory."""
+
+    def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
+        """Copy bytes and metadata within the store; `if_generation` is the target's."""
+
+    def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        """Remove the object. ObjectNotFound if there is none, so that nobody believes in a deletion that was not."""
