@@ -217,6 +217,7 @@ class Batch:
         # What is read again may be elsewhere by now, if another driver was faster.
         self._expect_open()
         self.local = node_logs.settle(self.store, self.manifest, self.base, self._told(surveyed), captured, self._drops(surveyed))
+        self.ending = {table.id for table in captured if table.dropped and not self._shard_versions(table).ended}
         for reason in self.local.not_understood:
             log.error("a node's log not understood", batch=self.manifest.number, reason=reason)
         # Bodies of mutations go through once, and only what comes of them is kept.
@@ -349,8 +350,6 @@ class Batch:
                 clocks[number] = read_manifest(self.store, cluster, number).now
             if number in clocks:
                 self.since[table.id.bytes] = clocks[number]
-            if table.dropped and not self._shard_versions(table).ended:
-                self.ending.add(table.id)
             if _reshaped(schemas[number], schema, table):
                 self.reshaped.add(table.id)
             if (old := _altered(schemas[number], schema, table)) is not None:

@@ -392,6 +392,25 @@ def test_a_dropped_id_that_is_created_again_in_a_later_batch_is_another_generati
     assert ring.batch().opened == []
 
 
+def test_an_id_that_is_created_and_dropped_again_is_another_generation_once(ring: Ring) -> None:
+    ring.captured = (replace(ORDERS, dropped=True, dropped_at=ms(9) * 1000), ITEMS)
+    ring.ship("a", 1, 1)
+    ring.ship("b", 1, 1)
+    ring.batch()
+    ring.ship("a", 2, 10)
+    ring.dropped("a", 2, 500, 5)
+    assert ring.batch().opened == [], "its rows went with it"
+    ring.ship("a", 3, 20)
+    ring.dropped("a", 3, 400, 9)
+    document = ring.batch()
+    assert (document.opened, reread(document)) == ([ORDERS.id], {"a 2": {7: 500}})
+    # The other node tells of the same two DROPs: the table is over, and nothing of it is told again.
+    ring.ship("b", 2, 10)
+    ring.dropped("b", 2, 300, 5)
+    ring.dropped("b", 2, 600, 9)
+    assert ring.batch().opened == []
+
+
 def test_a_table_that_is_not_captured_opens_nothing(ring: Ring) -> None:
     ring.captured = ()
     ring.ship("a", 1, 5, truncated(1, 10, 1))

@@ -150,6 +150,34 @@ def test_an_id_that_is_created_again_shows_nothing_of_the_life_before(tmp_path: 
     assert [versions.generation for versions in sealed.state.values()] == [1]
 
 
+def test_an_incarnation_that_is_created_and_dropped_within_a_batch_shows_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """DROP in one batch; CREATE … WITH ID, rows and another DROP in the next; CREATE … WITH ID in a third."""
+    ring = Ring.create(tmp_path, "a")
+    ring.write(insert(1, 1, 1, name=1, amount=7))
+    ring.write(insert(1, 2, 1, name=2))
+    ring.finish_and_ship(5)
+    ring.batch(10)
+    ring.write(drop_table(100))
+    ring.finish_and_ship(103)
+    ring.batch(104)
+
+    ring.write(encode_mutation(create_table(SAME, micros(110)), SYSTEM))
+    ring.write(update(1, 1, 120, amount=4))
+    ring.write(drop_table(125))
+    ring.finish_and_ship(128)
+    sealed = ring.batch(130)
+    assert told(ring.events(3)) == [("t", "truncate", None), ("c", None, (1, 1)), ("t", "drop", None)]
+    assert ring.current() == {} == folded(ring.events())
+    assert {name: (versions.ended, versions.generation) for name, versions in sealed.state.items()} == {str(ORDERS.id): (True, 1)}
+
+    ring.write(encode_mutation(create_table(SAME, micros(140)), SYSTEM))
+    ring.write(update(1, 2, 150, amount=5))
+    ring.finish_and_ship(160)
+    ring.batch(170)
+    assert told(ring.events(4)) == [("t", "truncate", None), ("c", None, (1, 2))]
+    assert ring.current() == {(1, 2): {"amount": 5}} == folded(ring.events())
+
+
 def test_a_drop_that_no_segment_tells_is_learnt_from_a_whole_snapshot(tmp_path: Path) -> None:
     ring = Ring.create(tmp_path, "a")
     ring.write(insert(1, 1, 1, name=1))

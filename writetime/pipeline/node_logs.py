@@ -13,6 +13,7 @@ Two TRUNCATEs of a table that one batch learns of are one generation and one eve
 A table's incarnation that is over (dropped) gets no generation: its rows went with it, and its cut still holds back what comes late.
 
 The DROP of a table whose id is created again (CREATE TABLE … WITH ID) is a TRUNCATE of that id, at the place where a node's log has it.
+So is each DROP before the last of a table that is dropped now: the id was created again in between, and that incarnation gets a generation.
 """
 
 from __future__ import annotations
@@ -107,13 +108,14 @@ def decide(
     answers, asked, rejected = read_answers(store, manifest.truncations)
     living = {table.id for table in captured if not table.dropped}
     dropped = _drops(_truncations(known.drops), drops or {})
-    records, not_understood = learn(known, manifest.segments, told, [answers, _of_tables(dropped, living)])
+    ended = _of_earlier_incarnations(dropped, {table.id for table in captured if table.dropped})
+    records, not_understood = learn(known, manifest.segments, told, [answers, _of_tables(dropped, living), ended])
     not_understood += rejected
     after = cuts_by_table(_truncations(records))
     past = _Past(store, manifest, base, known)
     opened: list[UUID] = []
     generations = dict(known.generations)
-    for table_id in sorted(living & after.keys(), key=str):
+    for table_id in sorted((living | _dropped_again(ended, drops or {}, known)) & after.keys(), key=str):
         old, new = past.cut(table_id), after[table_id]
         if old == new:
             continue
@@ -159,6 +161,23 @@ def _drops(known: Records, more: Records) -> dict[str, list[Truncation]]:
         if (record.segment, record.position) < (first.segment, first.position):
             found[host][record.table_id, record.timestamp] = record
     return {host: sorted(noted.values()) for host, noted in sorted(found.items())}
+
+
+def _of_earlier_incarnations(drops: Records, dead: Collection[UUID]) -> Records:
+    """Of tables that are dropped now: the DROPs before the last, after each of which the id was created again. They are TRUNCATEs."""
+    last: dict[UUID, int] = {}
+    for record in (record for noted in drops.values() for record in noted):
+        last[record.table_id] = max(record.timestamp, last.get(record.table_id, record.timestamp))
+    return {
+        host: [each for each in noted if each.table_id in dead and each.timestamp < last[each.table_id]] for host, noted in drops.items()
+    }
+
+
+def _dropped_again(ended: Records, drops: Records, known: LocalDocument) -> set[UUID]:
+    """Tables with a record in `ended` of which this batch is the first to know another DROP. Later batches leave them as they are."""
+    before = {(record.table_id, record.timestamp) for noted in _truncations(known.drops).values() for record in noted}
+    new = {each.table_id for noted in drops.values() for each in noted if (each.table_id, each.timestamp) not in before}
+    return new & {record.table_id for noted in ended.values() for record in noted}
 
 
 def _of_tables(records: Records, tables: Collection[UUID]) -> Records:
