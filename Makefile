@@ -40,32 +40,32 @@ test-airflow: setup ## a live node, Airflow on its schedule and a person at a br
 	@$(PYTHON) -m pytest -m browser $(ARGS)
 
 test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
-	@$(PYTHON) -m tests.ring.decoder $(ARGS)
+	@$(PYTHON) -m proof.decoder.compare $(ARGS)
 
 fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
-	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m tests.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m proof.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)
 
 fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's own reader too: it delivers nothing else
-	@$(PYTHON) -m tests.fuzz.against_java --cases $(or $(CASES),5000) --seed $(or $(SEED),1) $(ARGS)
+	@$(PYTHON) -m proof.fuzz.against_java --cases $(or $(CASES),5000) --seed $(or $(SEED),1) $(ARGS)
 
 kill-shipper: setup ## a shipper beside a writing node, killed KILLS=200 times by SEED=1: nothing lost or doubled; SABOTAGE=rule or all shows that it would
-	@$(PYTHON) -m tests.shippers.kill --seed $(or $(SEED),1) --kills $(or $(KILLS),200) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+	@$(PYTHON) -m proof.kill_shipper --seed $(or $(SEED),1) --kills $(or $(KILLS),200) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 pressure: setup ## a node of VERSION=5.0.6 with little room for CDC, under load, and its store away for two minutes: nothing rejected, nothing lost
 	@$(PYTHON) -m tools.s3_server
-	@$(PYTHON) -m tests.shippers.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
+	@$(PYTHON) -m proof.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 kill-batch: setup ## ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; SABOTAGE=rule or all shows that it would
-	@$(PYTHON) -m tests.spark_jobs.kill --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
-	@$(PYTHON) -m tests.ring.proof --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
+	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 bootstrap-proof: setup ## read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
-	@$(PYTHON) -m tests.bootstrap --rows $(or $(ROWS),20000) $(ARGS)
+	@$(PYTHON) -m tests.pipeline.bootstrap --rows $(or $(ROWS),20000) $(ARGS)
 
 orders: setup ## the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
-	@$(PYTHON) -m tests.spark_jobs.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
+	@$(PYTHON) -m proof.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
 
 bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
 	@$(PYTHON) -m benchmarks.decode $(ARGS)
@@ -110,7 +110,7 @@ bench-archive: setup ## what packing the archive saves and costs, by level of Zs
 	@$(PYTHON) -m benchmarks.archive $(ARGS)
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
-	@$(PYTHON) -m tests.ring.record
+	@$(PYTHON) -m proof.recording.record
 
 lint: setup ## ruff: rules and format
 	@$(PYTHON) -m ruff check .

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks import data
 from benchmarks.report import report
-from tests.commitlog.packed import repack
+from tests.cassandra.commitlog.packed import repack
 from writetime.config.pipeline import ArchiveConfig
 from writetime.pipeline.archive_packing import pack
 from writetime.pipeline.documents import LedgerEntry

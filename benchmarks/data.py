@@ -116,7 +116,7 @@ def _paths(folder: Path) -> list[Path]:
 
 def _make(folder: Path, count: int) -> None:
     """Fill a folder beside the real one, and put it there when it is whole."""
-    from tests.ring.cassandra import Ring
+    from proof.harness.cassandra import Ring
 
     with tempfile.TemporaryDirectory(prefix="writetime-bench-") as temporary:
         ring = Ring(Path(temporary), heap="1G", segment_mb=SEGMENT_MB, cdc_total_mb=(count + 8) * SEGMENT_MB)
@@ -193,7 +193,7 @@ def write(address: str, port: int, seed: int, enough: Event, written: Any) -> No
     """Run statements until `enough` is set; `written` is how many were answered."""
     from cassandra.concurrent import execute_concurrent
 
-    from tests.ring.driver import Connections
+    from proof.harness.driver import Connections
 
     connections = Connections()
     session = connections.open([address], port, "ONE", only=address)

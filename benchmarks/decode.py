@@ -74,7 +74,7 @@ def measure(paths: list[Path], passes: int) -> dict[str, Any]:
 
 def race(paths: list[Path], schema: Path, passes: int) -> dict[str, Any]:
     """Passes of both in turns; the best of each."""
-    from tests.ring.judge import Judge
+    from proof.decoder.judge import Judge
     from writetime.cassandra.commitlog.files import mapped
 
     ours = Ours(paths, schema)

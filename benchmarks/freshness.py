@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.ring.cassandra import Ring
+from proof.harness.cassandra import Ring
 from tests.shippers.process import shipping
 from writetime.storage import open_store
 from writetime.storage.store import Store

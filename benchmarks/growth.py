@@ -38,7 +38,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.stages.scan import key_bucket
 from spark_jobs.state.shards import INDEX
 from spark_jobs.state.shards import SCHEMA as RECORDS
-from tests.schema.examples import create_keyspace, create_table
+from tests.cassandra.schema.examples import create_keyspace, create_table
 from tools.console import say, step
 from tools.errors import ToolError
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment

@@ -31,7 +31,7 @@ from rich.table import Table
 from benchmarks.batch import cpu_seconds, own_cpu_seconds
 from benchmarks.freshness import wait_until_known
 from benchmarks.report import report
-from tests.ring.cassandra import Ring
+from proof.harness.cassandra import Ring
 from tests.shippers.process import shipping
 from tools.console import say
 from tools.errors import ToolError

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.ring.fixtures", "tests.spark_jobs.one_context", "tests.tools.fixtures"]
+pytest_plugins = ["tests.proof.fixtures", "tests.spark_jobs.one_context", "tests.tools.fixtures"]

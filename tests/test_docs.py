@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ring.recording import Recording
+from proof.recording.recording import Recording
 from writetime.config.pipeline import example_environment, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,36 +29,42 @@ ELSEWHERE = {
     "make test-gcs": (".ci/run", "make test-gcs"),
     "make test-s3": (".ci/run", "make test-s3"),
     "make bench-plan ARGS='--objects 20000'": ("tests/benchmarks/test_plan.py", 'plan.main(["--objects"'),
-    "make record": ("tests/test_recording.py", "tests.ring.record"),
+    "make record": ("tests/proof/test_recording.py", "proof.recording.record"),
     "airflow backfill create --dag-id cdc_replay --from-date 2026-01-31T10:00 --to-date 2026-01-31T12:00 --reprocess-behavior completed": (
         "tests/airflow/test_running.py",
         '"--reprocess-behavior", "completed"',
     ),
     "writetime metrics --config docs/pipeline.example.yaml --output /var/lib/node_exporter/writetime.prom": (
-        "tests/test_metrics.py",
+        "tests/monitoring/test_metrics.py",
         '"--output", str(target)',
     ),
     "writetime status --config docs/pipeline.example.yaml": (
-        "tests/status/test_command.py",
+        "tests/cli/test_status.py",
         '["status", "--config", config(folder, tmp_path)])',
     ),
-    "writetime status --config docs/pipeline.example.yaml --json --last 240": ("tests/status/test_command.py", '"--json", "--last", "2"'),
+    "writetime status --config docs/pipeline.example.yaml --json --last 240": ("tests/cli/test_status.py", '"--json", "--last", "2"'),
     "writetime ship --config docs/pipeline.example.yaml --dry-run --json": ("tests/shippers/test_metrics.py", 'run("--dry-run", "--json")'),
     "writetime ship --config docs/pipeline.example.yaml --once": ("tools/demo.py", '"ship", "--config", str(config), "--once"'),
-    "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("tests/bootstrap/live.py", "bootstrap.run("),
+    "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders": ("proof/bootstrap/live.py", "bootstrap.run("),
     "writetime bootstrap --config docs/pipeline.example.yaml --table shop.orders --token-range 0:4611686018427387904": (
-        "tests/bootstrap/test_run.py",
+        "tests/pipeline/bootstrap/test_run.py",
         '"0:4611686018427387904"',
     ),
     "writetime rebuild --config docs/pipeline.example.yaml": ("tests/spark_jobs/test_rebuild.py", 'command(ring, "--partial", "--yes")'),
-    "writetime bootstrap --config docs/pipeline.example.yaml --status": ("tests/bootstrap/test_run.py", '"--status"'),
-    "writetime quarantine list --config docs/pipeline.example.yaml": ("tests/test_quarantine.py", 'ran("list")'),
+    "writetime bootstrap --config docs/pipeline.example.yaml --status": ("tests/pipeline/bootstrap/test_run.py", '"--status"'),
+    "writetime quarantine list --config docs/pipeline.example.yaml": ("tests/pipeline/quarantine/test_retry.py", 'ran("list")'),
     "writetime quarantine show --config docs/pipeline.example.yaml --values "
-    "dc1/00000000-0000-4000-8000-000000000000/CommitLog-7-1/0000000092-52": ("tests/test_quarantine.py", 'ran("show", short, "--values")'),
-    "writetime quarantine retry --config docs/pipeline.example.yaml --all": ("tests/test_quarantine.py", 'ran("retry", "--all")'),
+    "dc1/00000000-0000-4000-8000-000000000000/CommitLog-7-1/0000000092-52": (
+        "tests/pipeline/quarantine/test_retry.py",
+        'ran("show", short, "--values")',
+    ),
+    "writetime quarantine retry --config docs/pipeline.example.yaml --all": (
+        "tests/pipeline/quarantine/test_retry.py",
+        'ran("retry", "--all")',
+    ),
     "writetime quarantine release cdc/my-ring/dc1/00000001-0000-4000-8000-000000000000/CommitLog-7-1777890000010.log "
     '--config docs/pipeline.example.yaml --reason "damaged for good"': (
-        "tests/batch/test_logs_in.py",
+        "tests/pipeline/test_completeness.py",
         '"--reason", "damaged for good"',
     ),
     "writetime erase shop.customers --config docs/pipeline.example.yaml --key": (
@@ -66,7 +72,7 @@ ELSEWHERE = {
         'command = ["erase", TABLE, "--config"',
     ),
     'writetime void 1234 --config docs/pipeline.example.yaml --reason "node 7 lost CommitLog-7-1777890000010" --yes': (
-        "tests/batch/test_void_command.py",
+        "tests/cli/test_batches.py",
         'ran("void", "2", "--reason", REASON, "--yes")',
     ),
     'airflow pools set writetime_spark 4 "Spark jobs of all pipelines"': ("tests/airflow/test_running.py", "airflow_commands_of_the_docs"),

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.ring.recording import Recording
+from proof.recording.recording import Recording
 from writetime.cassandra.commitlog import idx, sections
 from writetime.cassandra.commitlog.descriptor import parse
 from writetime.cassandra.commitlog.encode import encode_segment

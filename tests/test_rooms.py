@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("writetime", "shippers", "spark_jobs", "plugins", "dags")
-WORKSHOP = ("tests", "tools", "benchmarks")
+WORKSHOP = ("tests", "proof", "tools", "benchmarks")
 ALLOWED = {
     "writetime": {"writetime"},
     "shippers": {"writetime", "shippers"},

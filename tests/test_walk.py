@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.status import bucket
+from tests.monitoring import bucket
 from writetime.pipeline.archive_packing import pack, to_pack
 from writetime.pipeline.documents import LedgerEntry
 from writetime.pipeline.planner import history

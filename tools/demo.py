@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tests.ring.recording import Recording
+from proof.recording.recording import Recording
 from tools import ROOT, verify
 from tools.console import say, step
 from tools.errors import ToolError

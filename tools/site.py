@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tests.ring.recording import NodeInfo, Recording
+from proof.recording.recording import NodeInfo, Recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tests.ring.recording import Recording
+from proof.recording.recording import Recording
 from tools.errors import ServiceError
 from tools.site import Site
 from writetime.cassandra.commitlog.mutation import decode_mutation

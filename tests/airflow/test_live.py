@@ -28,11 +28,11 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
+from proof.harness.cassandra import Ring
 from shippers.folder import State, classify, look
 from spark_jobs.session import spark_session
 from tests.airflow.browser import Browser, browsing
 from tests.damage import Damaged, flip_a_byte_of_a_captured_frame
-from tests.ring.cassandra import Ring
 from tests.spark_jobs.conf import spark_conf
 from tools import ROOT
 from tools.services.airflow import Airflow

@@ -13,7 +13,7 @@ import yaml
 
 from tests.airflow.browser import Browser, browsing
 from tests.airflow.test_live import PICTURES
-from tests.status import bucket
+from tests.monitoring import bucket
 from tools.services.airflow import Airflow
 from writetime.pipeline.documents import LedgerEntry
 from writetime.storage.local import LocalStore

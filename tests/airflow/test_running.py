@@ -19,8 +19,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from proof.recording.recording import Recording
 from tests.damage import flip_a_byte_of_a_captured_frame
-from tests.ring.recording import Recording
 from tests.test_docs import for_people
 from tools import ROOT, demo, verify
 from tools.services.airflow import Airflow

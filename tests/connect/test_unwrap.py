@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.cql.typed import kind_of
-from tests.test_envelope import ABOUT, kinds
-from tests.test_formats import changed, stored
+from tests.cassandra.types.typed import kind_of
+from tests.events.test_envelope import ABOUT, kinds
+from tests.events.test_serialization import changed, stored
 from tools.jars import need
 from tools.java import java
 from writetime.events.envelope import Shape

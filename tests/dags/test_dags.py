@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.batch.test_refused import REASON, REFUSED, problem, seal
-from tests.status import bucket
+from tests.monitoring import bucket
+from tests.pipeline.quarantine.test_rejected_tables import REASON, REFUSED, problem, seal
 from writetime.pipeline.documents import Manifest
 from writetime.pipeline.publish_progress import Published, write_published
 from writetime.storage.layout import batch_object

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.status import bucket
+from tests.monitoring import bucket
 from writetime.monitoring.nodes import coverage
 from writetime.pipeline.batch_history import BatchFacts, Taken
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.status import bucket
+from tests.monitoring import bucket
 from writetime.events.masking import Rules
 from writetime.pipeline import audit, verification
 from writetime.pipeline.archive_packing import let_go, pack

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.store.http_stub import serving
+from tests.storage.http_stub import serving
 
 _OF_THE_CONNECTION = ("connection", "expect", "keep-alive", "transfer-encoding")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import gcs_server, s3_server
 from tests.rights import gcs_site, s3_site
-from tests.store import gcs_stub
+from tests.storage import gcs_stub
 from writetime.storage import open_store
 from writetime.storage.layout import NodeName
 from writetime.storage.store import Store

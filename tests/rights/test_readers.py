@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.monitoring import bucket
 from tests.rights.places import S3, Place, at
 from tests.rights.test_shipper import REFUSED
-from tests.status import bucket
 from writetime import cli
 from writetime.errors import StoreError
 from writetime.monitoring import checks, ledger, metrics

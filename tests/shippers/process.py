@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.ring.cassandra import Ring
+from proof.harness.cassandra import Ring
 
 _COMMAND = "import sys, writetime.cli; sys.exit(writetime.cli.main(sys.argv[1:]))"
 

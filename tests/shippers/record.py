@@ -20,9 +20,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from proof.harness.cassandra import VERSIONS, Ring
 from shippers.agent import Agent
 from shippers.node_identity import Link
-from tests.ring.cassandra import VERSIONS, Ring
 from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
 from writetime.storage import open_store
 

@@ -17,7 +17,7 @@ from shippers import upload
 from shippers.agent import Agent, Mode
 from shippers.upload import Outcome
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
-from tests.store.memory import Fault, MemoryStore
+from tests.storage.memory import Fault, MemoryStore
 from writetime.errors import ShipError, StoreUnavailable
 from writetime.storage import layout, local
 from writetime.storage.checksum import crc32c

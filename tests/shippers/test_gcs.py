@@ -9,7 +9,7 @@ import pytest
 from shippers.agent import Agent
 from shippers.upload import Outcome
 from tests.shippers.conftest import FakeLink, Folder, ref
-from tests.store import gcs_stub
+from tests.storage import gcs_stub
 from writetime.storage import gcs, open_store
 
 

@@ -18,7 +18,7 @@ import yaml
 from shippers import io_priority, tail
 from shippers.upload import Outcome, ship
 from tests.shippers.conftest import Folder, ref
-from tests.store import gcs_stub
+from tests.storage import gcs_stub
 from writetime.cassandra.commitlog.encode import encode_segment
 from writetime.storage.local import LocalStore
 

@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.shippers.kill.sabotage import RULES
-from tests.shippers.kill.shipper import POINTS
+from proof.kill_shipper.sabotage import RULES
+from proof.kill_shipper.shipper import POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     # A process of its own: it forks, and that has to be done without this one's threads.
-    command = [sys.executable, "-m", "tests.shippers.kill", *options]
+    command = [sys.executable, "-m", "proof.kill_shipper", *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
 
 

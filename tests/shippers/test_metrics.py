@@ -24,7 +24,7 @@ from shippers.agent import Agent
 from shippers.status import dry_run, status
 from tests.shippers.conftest import SEALED, FakeLink, Folder, ref
 from tests.shippers.test_agent import changed, failing
-from tests.shippers.test_guard import Down, stuck
+from tests.shippers.test_disk_space import Down, stuck
 from tests.shippers.test_upload import take_in
 from writetime.cli import build
 from writetime.config.pipeline import PipelineConfig, ShipConfig

@@ -12,13 +12,13 @@ from uuid import UUID
 
 import pytest
 
+from proof.harness.cassandra import VERSIONS, Ring
 from shippers.after_crash import drain, settle
 from shippers.agent import Agent
 from shippers.folder import State, classify, look
 from shippers.node_identity import Link
 from shippers.open_file_probe import nobody_writes
 from shippers.upload import Outcome
-from tests.ring.cassandra import VERSIONS, Ring
 from writetime.cassandra.cdc_settings import CdcSettings
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig

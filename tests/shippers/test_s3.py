@@ -12,7 +12,7 @@ import pytest
 
 from tests import s3_server
 from tests.shippers.conftest import Folder, ref
-from tests.store.conftest import s3
+from tests.storage.conftest import s3
 from writetime.storage import open_store
 from writetime.storage.checksum import crc32c
 

@@ -20,7 +20,7 @@ from shippers.agent import Agent, Mode
 from shippers.disk_space import Level, Space
 from shippers.folder import Found, State
 from tests.shippers.conftest import Folder, ref
-from tests.shippers.test_guard import Down
+from tests.shippers.test_disk_space import Down
 from writetime.config.pipeline import NodeConfig, PipelineConfig, ShipConfig
 from writetime.errors import ShipError
 from writetime.storage.layout import SegmentName

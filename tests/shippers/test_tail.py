@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from proof.decoder import packed
+from proof.recording.recording import Recording
 from shippers import tail
 from shippers.agent import Agent, Mode
 from shippers.status import status, status_table
 from shippers.tail import Tail
 from shippers.upload import Outcome
-from tests.ring import packed
-from tests.ring.recording import Recording
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
 from writetime.cassandra.commitlog.encode import encode_segment

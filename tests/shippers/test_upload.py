@@ -13,7 +13,7 @@ from shippers import upload
 from shippers.upload import Outcome, ship
 from tests.shippers.conftest import SEALED, Folder, ref
 from tests.shippers.faults import FaultyStore
-from tests.store.memory import Fault, MemoryStore
+from tests.storage.memory import Fault, MemoryStore
 from writetime.errors import ShipError, StoreError, StoreUnavailable
 from writetime.pipeline.documents import SegmentInput
 from writetime.storage.checksum import crc32c

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from proof.recording.recording import NodeInfo, Recording
 from spark_jobs import ingest
-from tests.ring.recording import NodeInfo, Recording
 from tests.spark_jobs.conf import spark_conf
 from tools import demo
 from tools.site import Site

@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
 from spark_jobs.state.shards import Shard
-from tests.schema.examples import create_keyspace, create_table
+from tests.cassandra.schema.examples import create_keyspace, create_table
 from tests.spark_jobs.conf import spark_conf
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.merge import row_codec

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from spark_jobs.stages import merge_stream
-from tests.schema.examples import change, column_row, deleted_row, dropped_row
+from tests.cassandra.schema.examples import change, column_row, deleted_row, dropped_row
 from tests.spark_jobs import examples
 from tests.spark_jobs.examples import NOW, ORDERS, THEN
 from tests.spark_jobs.synthetic import Ring, delete_row, folded, insert, micros, update
-from tests.spark_jobs.test_join import stored
+from tests.spark_jobs.test_merge_stream import stored
 from writetime.cassandra.commitlog.encode import encode_mutation
 from writetime.cassandra.schema.model import DroppedColumn, Schema
 from writetime.cassandra.schema.system_tables import TABLES

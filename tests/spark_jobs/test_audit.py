@@ -14,11 +14,11 @@ from spark_jobs import audit, bootstrap
 from spark_jobs.audit import Audit, run
 from spark_jobs.bootstrap import Bootstrap
 from spark_jobs.session import spark_session
-from tests.bootstrap.test_run import CLUSTER, config, tell_schema
-from tests.bootstrap.test_run import NOW as START
+from tests.pipeline.bootstrap.test_run import CLUSTER, config, tell_schema
+from tests.pipeline.bootstrap.test_run import NOW as START
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.test_shelve import configured
-from tests.store.memory import MemoryStore
+from tests.storage.memory import MemoryStore
 from writetime.cassandra.schema.model import Table
 from writetime.errors import ConfigError
 from writetime.pipeline.audit import AuditReport, Gap, ranges

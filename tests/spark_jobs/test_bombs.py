@@ -40,7 +40,7 @@ def of_many_tables(number: int, good: bytes) -> bytes:
 
 def half_packed(number: int, good: bytes) -> bytes:
     """A segment whose very many sections cannot be unpacked."""
-    from tests.commitlog.packed import pack
+    from tests.cassandra.commitlog.packed import pack
 
     packed = pack([b"x" * 30] * MANY, "LZ4Compressor", segment_id=number)
     whole = bytearray(packed.file)

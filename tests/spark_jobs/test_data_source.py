@@ -18,13 +18,13 @@ import yaml
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
+from proof.recording.recording import Recording
 from spark_jobs.data_source import OPTIONS, CassandraCommitlog
 from spark_jobs.session import spark_session
 from spark_jobs.stages.segment_rows import GENERIC, KINDS
-from tests.commitlog.packed import PACKINGS, pack
+from tests.cassandra.commitlog.packed import PACKINGS, pack
+from tests.cassandra.schema.examples import change, create_keyspace, create_table, schema_row
 from tests.damage import flip_a_byte_of_a_captured_frame
-from tests.ring.recording import Recording
-from tests.schema.examples import change, create_keyspace, create_table, schema_row
 from tests.spark_jobs.examples import COUNTS, EVERYTHING, KEYS_ONLY, ORDERS, SCHEMA, THEN, TYPES, cells, delete, insert, table
 from tests.spark_jobs.pipeline import Pipeline
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment

@@ -24,10 +24,10 @@ from spark_jobs.sinks.schema_evolution import IcebergTable
 from spark_jobs.stages.event_pages import page_of, page_row
 from spark_jobs.stages.table_events import deletion, truncation
 from spark_jobs.stages.table_rows import RowShape
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
-from tests.spark_jobs.test_warehouse import events, pages, rows, write
+from tests.spark_jobs.test_iceberg import events, pages, rows, write
 from writetime.cassandra.model import DeletionTime, Mutation
 from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner

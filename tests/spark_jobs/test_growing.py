@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proof.decoder import packed
 from spark_jobs.stages.scan import Routes
-from tests.commitlog.packed import COMPRESSORS, repack
-from tests.ring import packed
+from tests.cassandra.commitlog.packed import COMPRESSORS, repack
 from tests.spark_jobs.examples import ORDERS, SCHEMA, insert
 from tests.spark_jobs.growing import NOW, Batches, ends, laid, put_part
 from tests.spark_jobs.synthetic import CLUSTER as RING_CLUSTER

@@ -13,7 +13,7 @@ import pytest
 from spark_jobs import maintain
 from spark_jobs.maintain import Purged
 from spark_jobs.state.shards import Record, Shard, Written, upsert
-from tests.join.join_oracle import WITH_STATICS
+from tests.cassandra.merge.join_oracle import WITH_STATICS
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Schema
 from writetime.config.pipeline import PipelineConfig, load

@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs import ingest
 from spark_jobs.sinks.quarantine import KEPT
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, i32, insert, micros
 from tests.spark_jobs.test_quarantine_table import LATE, pieces, run, unknown
 from writetime.cassandra.commitlog.encode import encode_mutation

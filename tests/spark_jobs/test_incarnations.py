@@ -15,9 +15,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import maintain
-from tests.commitlog.test_own import later
-from tests.schema.examples import change, create_table, deleted_row
-from tests.schema.test_snapshot import OTHER, whole
+from tests.cassandra.commitlog.test_system_mutations import later
+from tests.cassandra.schema.examples import change, create_table, deleted_row
+from tests.cassandra.schema.test_snapshot import OTHER, whole
 from tests.spark_jobs.synthetic import AGAIN, CLUSTER, ORDERS, START, Ring, folded, i32, insert, micros, update
 from tests.spark_jobs.test_alter import SYSTEM, drop
 from writetime.cassandra.commitlog.encode import encode_mutation

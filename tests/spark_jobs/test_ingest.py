@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.commitlog.packed import make_keystore, repack
+from tests.cassandra.commitlog.packed import make_keystore, repack
 from tests.damage import flip_a_byte_of_a_captured_frame, rewrite
 from tests.spark_jobs.pipeline import Pipeline, dies_at
 from tests.spark_jobs.readers import expect_the_page_to_hold

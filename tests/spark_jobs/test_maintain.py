@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from spark_jobs.maintain import Task, purge_shard, purged
 from spark_jobs.state.shards import Record, Shard, upsert
-from tests.join.join_oracle import KEY, NOW, WITH_STATICS, i32, update, updates
+from tests.cassandra.merge.join_oracle import (
+    KEY,
+    NOW,
+    WITH_STATICS,
+    i32,
+    update,
+    updates,
+)
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows

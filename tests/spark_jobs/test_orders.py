@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark_jobs.orders import Orders, different
+from proof.orders import Orders, different
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ from spark_jobs.publish import Outbox, _Sinks
 from spark_jobs.sinks.avro_files import last_filed
 from spark_jobs.sinks.kafka import Chain, Position
 from spark_jobs.spark_errors import spark_failures
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import table
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.config.pipeline import FilesConfig, KafkaConfig, PipelineConfig, QuarantineConfig, TablesConfig

@@ -15,11 +15,11 @@ from spark_jobs.publish import Outbox
 from spark_jobs.session import spark_session
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka import Publisher
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import NOW, THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
+from tests.spark_jobs.test_iceberg import events
 from tests.spark_jobs.test_kafka import consume
-from tests.spark_jobs.test_warehouse import events
 from writetime.cassandra.schema.fingerprint import schema_version
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.pipeline.publish_progress import Published

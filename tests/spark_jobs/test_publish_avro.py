@@ -22,12 +22,12 @@ from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.stages.event_pages import page_row, page_schema
 from spark_jobs.stages.row_packs import unpacked
 from spark_jobs.stages.table_rows import RowShape
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.examples import THEN, insert, schema_of, table
 from tests.spark_jobs.pipeline import Pipeline
+from tests.spark_jobs.test_iceberg import events, pages
 from tests.spark_jobs.test_kafka import consume
-from tests.spark_jobs.test_registry import OTHER, client, full_compatibility
-from tests.spark_jobs.test_warehouse import events, pages
+from tests.spark_jobs.test_schema_registry import OTHER, client, full_compatibility
 from writetime.cassandra.schema.history import SchemaLearner
 from writetime.cassandra.schema.model import Column, Table
 from writetime.pipeline.publish_progress import Published

@@ -14,7 +14,7 @@ from spark_jobs.ingest import Batch
 from spark_jobs.maintain import purged
 from spark_jobs.state.shards import Record, Shard, upsert
 from tests.spark_jobs.examples import NOW, ORDERS, THEN, Engine, folded, frame, insert, payloads, schema_of
-from tests.store.memory import MemoryStore
+from tests.storage.memory import MemoryStore
 from writetime.cassandra.merge.tombstone_gc import purge_before
 from writetime.cassandra.model import DeletionTime, Mutation, PartitionUpdate, Row
 from writetime.pipeline.documents import LocalDocument, Manifest, Sealed, SegmentInput, ShardVersions

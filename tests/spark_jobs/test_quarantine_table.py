@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest, publish
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, i32, insert, micros
 from tests.spark_jobs.test_kafka import consume

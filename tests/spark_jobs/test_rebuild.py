@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
+from proof.orders import Order, Orders
 from spark_jobs import ingest, publish, rebuild
 from spark_jobs.sinks.iceberg import Warehouse
-from tests.spark_jobs.orders import Order, Orders
 from tests.spark_jobs.pipeline import Pipeline
 from tests.spark_jobs.synthetic import CLUSTER, START, Ring, delete_row, folded, insert, update
 from tests.spark_jobs.test_kafka import consume

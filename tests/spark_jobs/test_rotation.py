@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import cassandra_reader as cql
 from spark_jobs import ingest, rebuild
-from tests.commitlog.packed import make_keystore, repack
+from tests.cassandra.commitlog.packed import make_keystore, repack
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, START, Ring, insert, update
 from writetime.cassandra.commitlog.encryption.keystore import PASSWORD_VARIABLE
 from writetime.cassandra.types.types import parse_type

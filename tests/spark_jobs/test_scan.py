@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proof.decoder import packed
+from proof.recording.recording import Recording
 from spark_jobs.stages import scan
 from spark_jobs.stages.scan import (
     GROUP_BYTES,
@@ -27,11 +29,9 @@ from spark_jobs.stages.scan import (
     router,
     surveyor,
 )
-from tests.commitlog.packed import COMPRESSORS, repack
-from tests.commitlog.test_own import later, unknown_table
-from tests.ring import packed
-from tests.ring.recording import Recording
-from tests.schema.examples import create_table
+from tests.cassandra.commitlog.packed import COMPRESSORS, repack
+from tests.cassandra.commitlog.test_system_mutations import later, unknown_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from spark_jobs.ingest import Batch
-from tests.store.memory import MemoryStore
+from tests.storage.memory import MemoryStore
 from writetime.pipeline.documents import Manifest, Mark, Problem, Sealed, SegmentInput
 from writetime.storage import layout
 

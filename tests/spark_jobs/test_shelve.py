@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from spark_jobs import shelve
 from spark_jobs.shelve import Care, PackAll, as_line, packer, published
 from spark_jobs.sinks.avro_files import Filed
-from tests.batch.test_shelve import CONTENT, NOON, Archive
+from tests.pipeline.test_archive_packing import CONTENT, NOON, Archive
 from writetime.config.pipeline import PipelineConfig, load
 from writetime.pipeline.archive_packing import Packed, Shelved, read_shelved
 from writetime.pipeline.documents import Sealed

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_jobs import ingest
 from spark_jobs.sinks.iceberg import Warehouse
-from tests.schema.examples import create_table
+from tests.cassandra.schema.examples import create_table
 from tests.spark_jobs.pipeline import dies_at
 from tests.spark_jobs.synthetic import CLUSTER, ORDERS, Ring, i32, insert, micros
 from writetime.cassandra.commitlog.encode import encode_mutation

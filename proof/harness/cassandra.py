@@ -1,0 +1,250 @@
+"""A ring of real Cassandra nodes on loopback addresses: 127.0.0.1, 127.0.0.2, …; one token each, evenly spaced.
+
+    with Ring(folder, nodes=3) as ring:
+        session = ring.session("ALL")
+        ring.stop(ring.nodes[2])
+
+Strategy: nodes are plain processes of this one, started one after the other and ended by their pids. Ports are chosen before anything
+starts: the usual ones, or the next that are free on every address. Each node is a rack of its own, so that NetworkTopologyStrategy has
+something to spread over. Knows nothing of what is written.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cassandra.cluster import Session
+
+from proof.harness import driver
+from proof.harness.node import Node, Ports
+from tools.errors import ServiceError
+from tools.services import ports
+
+VERSIONS = ("5.0.6", "4.1.10", "4.0.18")
+SEE_EACH_OTHER_SECONDS = 120.0
+_PORTS_TRIED = 100
+_SPREAD = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio: multiples of it fall between each other."""
+
+
+class Ring:
+    """A ring that keeps everything under `folder`.
+
+    `segment_mb` is the size of a commit log segment (a mutation may have half of it), `cdc_total_mb` how much cdc_raw may hold.
+    `spares` is how many addresses more are kept for nodes that join later.
+    `compression` is a commit log compressor's class name, `compatibility` the storage_compatibility_mode of 5.0 (`NONE` writes version 8
+    segments). `settings` goes into every cassandra.yaml last; the names of 4.0 replace what is set here. `options` go on every JVM's
+    command line.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        spares: int = 0,
+        version: str = VERSIONS[0],
+        heap: str = "640M",
+        cluster_name: str = "test",
+        datacenter: str = "dc1",
+        segment_mb: int = 4,
+        cdc_total_mb: int = 1024,
+        compression: str | None = None,
+        compatibility: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder.resolve()
+        self.version = version
+        self.cluster_name = cluster_name
+        own: dict[str, Any] = {"commitlog_segment_size_in_mb": segment_mb, "cdc_total_space_in_mb": cdc_total_mb}
+        if compression is not None:
+            own["commitlog_compression"] = [{"class_name": compression}]
+        if compatibility is not None:
+            own["storage_compatibility_mode"] = compatibility
+        own.update(settings or {})
+        self._common: dict[str, Any] = {"heap": heap, "datacenter": datacenter, "options": options}
+        self._own, self._first = own, nodes
+        self._chosen, self._next_jmx = self._ports(nodes + spares), 7199
+        self._made: list[Node] = []
+        self.nodes = [self._node(number) for number in range(1, nodes + 1)]
+        self._newest = nodes
+        self._connections = driver.Connections()
+
+    def start(self) -> Self:
+        """Start all nodes and wait until each sees all others. ServiceError says which does not; then everything is stopped again."""
+        try:
+            for node in self.nodes:
+                node.start()
+            self.wait_until_connected()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End sessions and nodes; every node seals its segments."""
+        self._connections.close()
+        for node in self._made:
+            node.terminate()
+        for node in self._made:
+            node.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def stop(self, node: Node) -> None:
+        """End one node in order, and wait until the others know."""
+        node.stop()
+        self.wait_until_connected()
+
+    def kill(self, node: Node) -> None:
+        """End one node as a crash would, and wait until the others know."""
+        node.kill()
+        self.wait_until_connected()
+
+    def restart(self, node: Node) -> None:
+        """Start a node again, after stopping it if it runs, and wait until all see each other."""
+        node.stop()
+        node.start()
+        self.wait_until_connected()
+
+    def nodetool(self, node: Node, *arguments: str) -> str:
+        """What `nodetool <arguments>` prints on a node."""
+        return node.nodetool(*arguments)
+
+    def cdc_raw(self, node: Node) -> Path:
+        """Folder that the node links its segments into."""
+        return node.cdc_raw
+
+    def session(self, consistency: str = "QUORUM") -> Session:
+        """A driver session on all running nodes, closed with the ring."""
+        running = [node for node in self.nodes if node.running]
+        return self._connections.open([node.address for node in running], self.nodes[0].port, consistency)
+
+    def wait_until_connected(self) -> None:
+        """Wait until every running node knows every node, and holds for up those that run and no other."""
+        deadline = time.monotonic() + SEE_EACH_OTHER_SECONDS
+        up = {node.address for node in self.nodes if node.running}
+        for node in (node for node in self.nodes if node.running):
+            while (seen := seen_up(node)) != up:
+                if time.monotonic() > deadline:
+                    raise ServiceError(f"{node.name} ({node.address}) sees {sorted(seen)} up, not {sorted(up)}; its log: {node.log}")
+                time.sleep(0.5)
+
+    def newcomer(self, *, replacing: Node | None = None) -> Node:
+        """A node that is not there yet. Its `start` makes it join, or take the place of one that is dead; then it belongs into `nodes`."""
+        self._newest += 1
+        node = self._node(self._newest)
+        # Anywhere between the others; one that replaces another takes over its token.
+        token = {} if replacing else {"initial_token": str(-(2**63) + self._newest * _SPREAD % 2**64)}
+        own = {name: value for name, value in node.settings.items() if name != "initial_token"}
+        node.settings = own | token | {"auto_bootstrap": True}
+        if replacing is not None:
+            node.options = [*node.options, f"-Dcassandra.replace_address_first_boot={replacing.address}"]
+        return node
+
+    def _ports(self, count: int) -> Ports:
+        addresses = [_address(number) for number in range(1, count + 1)]
+        return Ports(cql=free_port(9042, addresses), storage=free_port(7000, addresses))
+
+    def _node(self, number: int) -> Node:
+        jmx = ports.choose(self._next_jmx, f"JMX of node {number}")
+        self._next_jmx = jmx + 1
+        node = Node(
+            number=number,
+            address=_address(number),
+            folder=self.folder / f"node{number}",
+            version=self.version,
+            ports=self._chosen,
+            jmx_port=jmx,
+            settings=self._settings(number) | self._own,
+            rack=f"rack{number}",
+            **self._common,
+        )
+        self._made.append(node)
+        return node
+
+    def _settings(self, number: int) -> dict[str, Any]:
+        # Each of the first nodes: one that comes back finds the others at once, whichever of them are up.
+        seeds = {"seeds": ",".join(f"{_address(first)}:{self._chosen.storage}" for first in range(1, self._first + 1))}
+        return {
+            "cluster_name": self.cluster_name,
+            "num_tokens": 1,
+            "initial_token": str(-(2**63) + (number - 1) * (2**64 // self._first)),
+            "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+            "seed_provider": [{"class_name": "org.apache.cassandra.locator.SimpleSeedProvider", "parameters": [seeds]}],
+            "endpoint_snitch": "GossipingPropertyFileSnitch",
+            "listen_address": _address(number),
+            "rpc_address": _address(number),
+            "native_transport_port": self._chosen.cql,
+            "storage_port": self._chosen.storage,
+            # All nodes begin empty: there is nothing to stream.
+            "auto_bootstrap": False,
+            "cdc_enabled": True,
+            "cdc_free_space_check_interval_ms": 250,
+            "commitlog_sync": "periodic",
+            "commitlog_sync_period_in_ms": 1000,
+            "hinted_handoff_enabled": True,
+            "hints_flush_period_in_ms": 1000,
+            "concurrent_reads": 8,
+            "concurrent_writes": 16,
+            "concurrent_compactors": 1,
+            "key_cache_size_in_mb": 8,
+            # A laptop under load is not a broken node.
+            "write_request_timeout_in_ms": 20000,
+            "read_request_timeout_in_ms": 20000,
+            "request_timeout_in_ms": 20000,
+            "truncate_request_timeout_in_ms": 60000,
+        }
+
+
+def _address(number: int) -> str:
+    return f"127.0.0.{number}"
+
+
+def free_port(preferred: int, addresses: Iterable[str]) -> int:
+    """The first port from `preferred` on that is free on all addresses. ServiceError if an address is missing or no port is free."""
+    addresses = list(addresses)
+    for address in addresses:
+        _require_address(address)
+    for port in range(preferred, preferred + _PORTS_TRIED):
+        if all(_is_free(address, port) for address in addresses):
+            return port
+    raise ServiceError(
+        f"No port from {preferred} to {preferred + _PORTS_TRIED - 1} is free on {', '.join(addresses)}. Stop what uses them and try again."
+    )
+
+
+def _require_address(address: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            raise ServiceError(
+                f"The loopback address {address} is not there ({error.strerror}). On macOS: sudo ifconfig lo0 alias {address}"
+            ) from error
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+        return True
+
+
+def seen_up(node: Node) -> set[str]:
+    """Addresses that a node holds for up and normal (`UN` in nodetool status)."""
+    return set(re.findall(r"^UN\s+([\d.]+)", node.nodetool("status"), re.MULTILINE))

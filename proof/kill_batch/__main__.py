@@ -1,0 +1,47 @@
+"""`make kill-batch SEED=1 KILLS=100`, `make kill-batch SABOTAGE=all`: exit code 0 when everything is as it should be."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from proof.kill_batch.run import Kills, Result
+from proof.kill_batch.sabotage import RULES
+from tools.console import say
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m proof.kill_batch", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="seed of batches, kills and moments (default: 1)")
+    parser.add_argument("--kills", type=int, default=100, help="how many jobs are killed (default: 100)")
+    parser.add_argument("--sabotage", choices=[*RULES, "all"], help="break this rule of the product, or each, and see that it shows")
+    options = parser.parse_args(arguments)
+    if options.sabotage is None:
+        result = play(options.seed, options.kills)
+        tell(result)
+        return 0 if result.holds else 1
+    unnoticed = []
+    for rule in RULES if options.sabotage == "all" else [options.sabotage]:
+        result = play(options.seed, 0, rule)
+        say(f"{'✗ not noticed' if result.holds else '✓ noticed'}: {rule}")
+        tell(result)
+        unnoticed += [rule] if result.holds else []
+    return 1 if unnoticed else 0
+
+
+def play(seed: int, kills: int, rule: str | None = None) -> Result:
+    with tempfile.TemporaryDirectory(prefix="writetime-kills-") as folder:
+        pieces = RULES[rule].pieces if rule is not None else max(3, kills // 6)
+        return Kills(Path(folder), seed, kills, rule=rule, pieces=pieces).play()
+
+
+def tell(result: Result) -> None:
+    for problem in result.problems[:10]:
+        say(f"  {problem[:500]}")
+    say(str(result))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

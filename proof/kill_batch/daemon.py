@@ -1,0 +1,11 @@
+"""Spark's daemon of Python workers with points, and with what is sabotaged."""
+
+from __future__ import annotations
+
+from proof.kill_batch import points, sabotage
+from spark_jobs import daemon
+
+if __name__ == "__main__":
+    sabotage.install()
+    points.install_in_worker()
+    daemon.main()

@@ -1,0 +1,186 @@
+"""What has to hold whenever no shipper lives, and at the end of a run. Looks at files and objects alone; asks no part of the shipper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proof.kill_shipper.node import Node
+from proof.kill_shipper.shipper import CLUSTER, DATACENTER, HOST
+from writetime.storage import segment_parts
+from writetime.storage.layout import NodeName, SegmentName, SegmentRef
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo
+
+
+@dataclass
+class Found:
+    """What the check has found, in words, by kind: lost, doubled, early (deleted before the store had it), stuck, and wrong parts.
+
+    Doubled: overwritten, or the same bytes under two names that both count."""
+
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[str]:
+        return self.lost + self.doubled + self.early + self.stuck + self.tail
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {kind: len(getattr(self, kind)) for kind in ("lost", "doubled", "early", "stuck", "tail")}
+
+
+class Bucket:
+    """The bucket as a pipeline and a person see it. Contents are read once for every generation of an object."""
+
+    def __init__(self, folder: Path, node: Node, gone: Path) -> None:
+        self.store = LocalStore(folder)
+        self.parts = 0
+        self.again = 0
+        self._node = node
+        self._damaged = gone.with_name("damaged")
+        self._parts: dict[str, int] = {}
+        self._gone = gone
+        self._good: dict[tuple[str, int], bool] = {}
+        self._seen: dict[str, int] = {}
+        self._gone_before: Counter[str] = Counter()
+
+    def look(self) -> dict[int, list[ObjectInfo]]:
+        """All objects that hold segments, those in conflict too, by the segment's number."""
+        found: dict[int, list[ObjectInfo]] = {}
+        for prefix in ("cdc/", "cdc_archive/"):
+            for info in self.store.list(prefix):
+                conflict = SegmentRef.from_conflict(info.name)
+                segment = conflict[0] if conflict else SegmentRef.from_object(info.name)
+                found.setdefault(segment.segment.id, []).append(info)
+        return found
+
+    def counted(self, number: int, infos: list[ObjectInfo]) -> list[str]:
+        """The names under which the segment counts. Where it is archived, the same bytes under cdc/ do not: planning knows them by the
+        ledger, those in conflict too."""
+        good = [info.name for info in infos if self.is_good(number, info)]
+        if self.store.head(ref(number).ledger) is None:
+            return good
+        return [name for name in good if name.startswith("cdc_archive/")]
+
+    @property
+    def damaged(self) -> set[str]:
+        """Names of objects whose bytes a fault changed on their way."""
+        return set(self._damaged.read_text().split()) if self._damaged.exists() else set()
+
+    def is_good(self, number: int, info: ObjectInfo) -> bool:
+        """Whether the object holds what the node wrote."""
+        key = (info.name, info.generation)
+        if key not in self._good:
+            known = self._node.written.get(number)
+            self._good[key] = known is not None and self.store.read(info.name) == known.data
+        return self._good[key]
+
+    def overwritten(self, objects: dict[int, list[ObjectInfo]]) -> Iterator[str]:
+        """Objects that were replaced since the last look, but for those that a fault took away meanwhile."""
+        gone = Counter(self._gone.read_text().split()) if self._gone.exists() else Counter()
+        for infos in objects.values():
+            for info in infos:
+                before = self._seen.get(info.name, info.generation)
+                if before != info.generation and gone[info.name] == self._gone_before[info.name]:
+                    yield f"{info.name} was overwritten"
+        self._seen = {info.name: info.generation for infos in objects.values() for info in infos}
+        self._gone_before = gone
+
+    def tails(self) -> Iterator[str]:
+        """What is wrong with parts: together they are the beginning of what the node wrote and had synced, each written once. They may
+        overlap.
+
+        Where a part was damaged on its way, none may follow: no shipper goes on behind bytes that are not the segment's."""
+        damaged = self.damaged
+        reached: dict[int, int] = {}
+        seen: dict[str, int] = {}
+        for segment, part in segment_parts.found(self.store, "cdc_parts/"):
+            name, number = part.info.name, segment.segment.id
+            seen[name] = part.info.generation
+            self.parts += name not in self._parts
+            if self._parts.get(name, part.info.generation) != part.info.generation:
+                yield f"{name} was overwritten"
+            if part.start > reached.get(number, 0):
+                yield f"{name} begins where no part with the segment's bytes ends"
+            elif self.store.read(name) == self._node.synced(number)[part.start : part.end]:
+                reached[number] = max(part.end, reached.get(number, 0))
+            elif name not in damaged:
+                yield f"{name} is not what the node had synced"
+        self._parts = seen
+
+    def archive(self, number: int) -> bool:
+        """What the pipeline does with a segment under cdc/, if it is there and good; see `writetime.pipeline.archiver`. One that is
+        archived already is only removed."""
+        segment = ref(number)
+        info = self.store.head(segment.incoming)
+        target = segment.archived(info.created) if info else ""
+        if info is None or not self.is_good(number, info):
+            return False
+        known = self.store.head(segment.ledger) is not None
+        if not known:
+            self.store.copy(segment.incoming, target)
+            self.store.put(segment.ledger, b'{"state": "archived", "archived_as": "%s"}' % target.encode())
+        self.again += known
+        self.store.delete(segment.incoming)
+        self._seen.pop(segment.incoming, None)
+        for part in segment_parts.of(self.store, segment):
+            self.store.delete(part.info.name)
+        return not known
+
+
+def ref(number: int) -> SegmentRef:
+    return SegmentRef(NodeName(CLUSTER, DATACENTER, HOST), SegmentName(number, 7))
+
+
+def between(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
+    """After each death: what the node wrote is whole on its disk or whole in the bucket, and what it still writes is untouched."""
+    objects = bucket.look()
+    found.doubled += bucket.overwritten(objects)
+    found.tail += bucket.tails()
+    for segment in node.growing:
+        raw = node.cdc_raw / f"CommitLog-7-{segment.number}.log"
+        if not raw.exists() or not raw.samefile(segment.file.name):
+            found.early.append(f"{raw.name} was taken while the node wrote to it")
+    found.doubled += _doubled(bucket, objects)
+    for number, written in node.written.items():
+        here = [path for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
+        whole = [path for path in here if path.read_bytes() == written.data]
+        if len(whole) != len(here):
+            found.lost.append(f"{written.log.name} was changed on disk")
+        if not whole and not any(bucket.is_good(number, info) for info in objects.get(number, [])):
+            found.early.append(f"{written.log.name} is gone, and the bucket does not have it")
+        raw = node.cdc_raw / written.log.name
+        if raw.exists() and not raw.with_name(f"{raw.stem}_cdc.idx").exists():
+            found.stuck.append(f"{raw.name} has lost its idx, and looks like a new one")
+
+
+def _doubled(bucket: Bucket, objects: dict[int, list[ObjectInfo]]) -> list[str]:
+    """Segments that count under more than one name."""
+    counted = {number: bucket.counted(number, infos) for number, infos in objects.items()}
+    return [f"segment {number} is there as {', '.join(names)}" for number, names in counted.items() if len(names) > 1]
+
+
+def at_the_end(node: Node, spill: Path, bucket: Bucket, found: Found) -> None:
+    """Every segment is in the bucket once, with the bytes that the node wrote, and nothing else is but what faults have damaged; nothing
+    is left on the node."""
+    objects = bucket.look()
+    found.doubled += _doubled(bucket, objects)
+    damaged = bucket.damaged
+    for number, written in node.written.items():
+        infos = objects.pop(number, [])
+        if not bucket.counted(number, infos):
+            found.lost.append(f"{written.log.name} is not in the bucket")
+        wrong = [info.name for info in infos if not bucket.is_good(number, info)]
+        found.doubled += [f"{name} holds bytes that no node wrote" for name in wrong if name not in damaged]
+        found.stuck += [str(path) for folder in (node.cdc_raw, spill) if (path := folder / written.log.name).exists()]
+    found.tail += bucket.tails()
+    if not bucket.parts:
+        found.tail.append("no part was ever shipped")
+    found.doubled += [f"{info.name} holds no segment of the node" for infos in objects.values() for info in infos]

@@ -1,0 +1,175 @@
+"""The shipper as a process of its own: the real agent, over a folder as a bucket with a store's faults, that kills itself at a point.
+
+A point is before or after a call of the store, the deletion or the renaming of a file, or in the middle of an upload. Names of points say
+what happens, not to which segment. Outages come from outside: as long as a file of that name is there, the store does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from proof.kill_shipper import sabotage
+from shippers.agent import Agent, Mode
+from shippers.cli import configure_log, stop_on_signals
+from writetime.config.pipeline import ClusterConfig, NodeConfig, PipelineConfig, ShipConfig
+from writetime.errors import ChecksumMismatch, PreconditionFailed, StoreError, StoreUnavailable
+from writetime.storage import local
+from writetime.storage.local import LocalStore
+from writetime.storage.store import ObjectInfo, Store
+
+CLUSTER, DATACENTER, HOST = "ring", "dc1", "host-1"
+POINTS = (
+    *(f"{when} {what}" for what in ("put", "head") for when in ("before", "after")),
+    "in the middle of put",
+    *(f"{when} {what} of {of}" for what in ("deletion", "rename") for of in ("log", "idx") for when in ("before", "after")),
+)
+SHARE_OF_FAULTS = 0.08
+TAIL = {"tail_seconds": 0.02}
+
+
+class Points:
+    """Counts how often `point` is passed, and ends the process at the given time. `point` None: never."""
+
+    def __init__(self, point: str | None, at: int) -> None:
+        self._point = point
+        self._left = at
+
+    def pass_(self, point: str) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Stormy:
+    """A store whose calls fail now and then, in the ways that remote ones do. Only what concerns segments is hit by the worst."""
+
+    def __init__(self, inner: Store, points: Points, chance: random.Random, share: float, outage: Path) -> None:
+        self._inner, self._points, self._chance, self._share, self._outage = inner, points, chance, share, outage
+        self.url = inner.url
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        raise AssertionError("a shipper lists nothing")
+
+    def head(self, name: str) -> ObjectInfo | None:
+        self._weather("head")
+        self._points.pass_("before head")
+        found = self._inner.head(name)
+        self._points.pass_("after head")
+        return found
+
+    def read(self, name: str, *, generation: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        raise AssertionError("a shipper reads no object")
+
+    def put(
+        self, name: str, data: bytes | Path, *, if_generation: int | None = None, metadata: Mapping[str, str] | None = None
+    ) -> ObjectInfo:
+        self._weather("put")
+        self._points.pass_("before put")
+        faults, share = _FAULTS.get(name.partition("/")[0], ((), 0))
+        fault = self._chance.choice(faults) if self._chance.random() < share * self._share else ""
+        if fault == "damaged":
+            # The bytes changed on their way, and the store takes them for what was meant.
+            with self._outage.with_name("damaged").open("a") as damaged:
+                damaged.write(f"{name}\n")
+            sent = data if isinstance(data, bytes) else data.read_bytes()
+            info = self._inner.put(name, sent[:-1] + bytes([sent[-1] ^ 1]), if_generation=if_generation, metadata=metadata)
+            self._points.pass_("after put")
+            return info
+        info = self._inner.put(name, data, if_generation=if_generation, metadata=metadata)
+        self._points.pass_("after put")
+        if fault == "gone":
+            with self._outage.with_name("gone").open("a") as gone:
+                gone.write(f"{name}\n")
+            self._inner.delete(name)
+        elif fault == "lost":
+            raise StoreUnavailable("the answer was lost", operation="put", obj=name)
+        elif fault == "repeated":
+            raise PreconditionFailed("the library tried again and met its own object", operation="put", obj=name)
+        elif fault == "mismatch":
+            raise ChecksumMismatch("the answer's checksum was wrong", operation="put", obj=name)
+        return info
+
+    def copy(self, source: str, target: str, *, if_generation: int | None = 0) -> ObjectInfo:
+        raise AssertionError("a shipper copies nothing")
+
+    def delete(self, name: str, *, if_generation: int | None = None) -> None:
+        raise AssertionError("a shipper deletes no object")
+
+    def _weather(self, what: str) -> None:
+        if self._outage.exists() or self._chance.random() < self._share / 2:
+            raise StoreUnavailable("503", operation=what)
+        if self._chance.random() < self._share / 8:
+            raise StoreError("the credentials have expired", operation=what)
+
+
+_FAULTS = {
+    "cdc": (("lost", "repeated", "mismatch", "gone", "damaged"), 1.0),
+    "cdc_parts": (("lost", "repeated", "mismatch", "damaged"), 3.0),
+}
+"""By folder: what becomes of a put, and how much more often than of others. Parts are few."""
+
+
+def settings(folder: Path, space: int) -> PipelineConfig:
+    """The configuration of all shippers of a run. `space` in bytes is cdc_total_space."""
+    ship = ShipConfig.model_validate({"cdc_total_space": space, "disk_reserve": 0, "when_store_is_down": "spill", "listen": None} | TAIL)
+    node = NodeConfig(cdc_raw=folder / "cdc_raw", host_id=HOST, datacenter=DATACENTER, poll_seconds=0.02, ship=ship)
+    cluster = ClusterConfig(name=CLUSTER, datacenters=[DATACENTER])
+    return PipelineConfig(pipeline="kill", cluster=cluster, bucket=str(folder / "bucket"), node=node)
+
+
+def main(config: PipelineConfig, folder: Path, seed: int, point: str | None, at: int, rule: str | None, *, calm: bool, mode: Mode) -> int:
+    """What the process does; its exit code."""
+    log = os.open(folder / "shipper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 2)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - for as long as the process lives
+    configure_log()
+    points = Points(point, at)
+    _patch(points, config)
+    if rule is not None:
+        sabotage.RULES[rule]()
+    chance = random.Random(seed)
+    store = Stormy(LocalStore(config.bucket), points, chance, 0.0 if calm else SHARE_OF_FAULTS, folder / "outage")
+    return 0 if Agent(config, store, link=None, stop=stop_on_signals(), pause=0.0).run(mode) else 1
+
+
+def _patch(points: Points, config: PipelineConfig) -> None:
+    """Points at deletions, renames and within uploads."""
+    assert config.node is not None
+    here = {config.node.cdc_raw, config.node.spill}
+    unlink, rename, chunks = Path.unlink, os.rename, local.chunks
+
+    def kind(path: Path) -> str:
+        return "idx" if path.name.endswith(".idx") else "log"
+
+    def pointed_unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.parent not in here:
+            unlink(path, missing_ok)
+            return
+        points.pass_(f"before deletion of {kind(path)}")
+        unlink(path, missing_ok)
+        points.pass_(f"after deletion of {kind(path)}")
+
+    def pointed_rename(source: Any, target: Any, **more: Any) -> None:
+        if not isinstance(source, Path) or source.parent not in here:
+            rename(source, target, **more)
+            return
+        points.pass_(f"before rename of {kind(source)}")
+        rename(source, target, **more)
+        points.pass_(f"after rename of {kind(source)}")
+
+    def halves(source: BinaryIO) -> Iterator[bytes]:
+        for chunk in chunks(source):
+            yield chunk[: len(chunk) // 2]
+            points.pass_("in the middle of put")
+            yield chunk[len(chunk) // 2 :]
+
+    Path.unlink = pointed_unlink  # type: ignore[method-assign]
+    os.rename = pointed_rename
+    local.chunks = halves

@@ -1,0 +1,248 @@
+"""The command of the proof: one run, a replay, a smaller failing run, or sabotages. Exit code 0 when everything is as it should be.
+
+python -m proof.ring --seed 7 --ops 20000 [--keep FOLDER] [--json FILE] [--shrink]
+python -m proof.ring --replay FOLDER [--sabotage RULE,RULE|all]
+python -m proof.ring --sabotage RULE,RULE|all [--seed 7] [--ops 600]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from proof.harness.cassandra import VERSIONS
+from proof.ring import operations, sabotage
+from proof.ring.generate import Generator
+from proof.ring.live import Live, Outcome, ring_of_three
+from proof.ring.operations import Operation
+from proof.ring.pipeline import Kept, Pipeline
+from proof.ring.replay import replay
+from proof.ring.schedule import schedule
+from proof.ring.shrink import shrink
+from proof.ring.tiny import Tiny
+from proof.ring.wanted import Wanted
+from tools.console import say, step
+from tools.errors import ToolError
+
+SABOTAGE_OPS = 600
+_SHOWN = 25
+_UNREADABLE = 2
+"""Tables at quiet points that Cassandra itself may fail to read: then there is nothing to compare with, and more would hide too much."""
+
+
+class Part:
+    """The operations of a generator that are wanted. Schema and minima are the generator's, but minima hold for whole runs only."""
+
+    def __init__(self, generator: operations.Generator, wanted: Wanted) -> None:
+        self.generator, self.wanted, self.kinds = generator, wanted, generator.kinds
+
+    def schema(self) -> list[str]:
+        return self.generator.schema()
+
+    def minimum(self, ops: int) -> dict[str, int]:
+        whole = self.wanted.prefix is None and not self.wanted.without
+        return self.generator.minimum(ops) if whole else {}
+
+    def __iter__(self) -> Any:
+        for number, operation in enumerate(self.generator):
+            if self.wanted.prefix is not None and number >= self.wanted.prefix:
+                return
+            # What is left out keeps its place, so that everything else happens when it did.
+            yield Operation(operation.kind, "") if operation.kind in self.wanted.without else operation
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    _quiet_logs()
+    try:
+        if options.sabotage is not None:
+            return _sabotaged(options)
+        return _one(options)
+    except (ToolError, ValueError) as error:
+        say(str(error))
+        return 2
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m proof.ring", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1, help="seed of operations and chaos")
+    parser.add_argument("--ops", type=int, default=None, help="number of operations (2000; for sabotages 600)")
+    parser.add_argument("--version", default=VERSIONS[0], help="version of Cassandra")
+    parser.add_argument("--prefix", type=int, help="run the first so many operations only")
+    parser.add_argument("--without", default="", help="kinds of operations to leave out, by comma")
+    parser.add_argument("--no-chaos", action="store_true", help="let all nodes stay up")
+    parser.add_argument("--tiny", action="store_true", help="two small tables, for a quick look")
+    parser.add_argument("--keep", type=Path, help="a new folder for all that a replay needs")
+    parser.add_argument("--replay", type=Path, help="do again, without a ring, what was kept there")
+    parser.add_argument("--sabotage", help="break this rule of the product, or several by comma, or each (`all`), and see that it shows")
+    parser.add_argument("--shrink", action="store_true", help="after a failure look for the smallest run that fails")
+    parser.add_argument("--json", type=Path, help="write the report there too")
+    parser.add_argument("--folder", type=Path, help="a new folder for ring, bucket and warehouse, which stays; else a temporary one")
+    return parser.parse_args(arguments)
+
+
+# --- one run --------------------------------------------------------------------------------------------------------------------------
+
+
+def _one(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
+        folder = options.folder or Path(temporary) / "run"
+        begun = time.monotonic()
+        if options.replay is not None:
+            kept = Kept(options.replay)
+            outcome, about = replay(kept, folder), kept.about()
+            report = _report(about, outcome, {}, time.monotonic() - begun)
+        else:
+            wanted = _wanted(options)
+            outcome, minima = run(wanted, folder, options.keep)
+            report = _report(_about(wanted), outcome, minima, time.monotonic() - begun)
+        _show(report, outcome)
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        if report["good"]:
+            return 0
+        if options.shrink and options.replay is None:
+            smallest = shrink(wanted, lambda smaller: _fails(smaller, Path(temporary)), frozenset(_generator(wanted).kinds))
+            say(f"the smallest run that fails: {smallest.command}")
+        return 1
+
+
+def _wanted(options: argparse.Namespace) -> Wanted:
+    without = frozenset(filter(None, options.without.split(",")))
+    ops = options.ops or (2000 if options.sabotage is None else SABOTAGE_OPS)
+    return Wanted(options.seed, ops, options.version, options.prefix, without, not options.no_chaos, options.tiny)
+
+
+def run(wanted: Wanted, folder: Path, keep: Path | None = None) -> tuple[Outcome, dict[str, int]]:
+    """Boot a ring under `folder`, run, and stop everything. The outcome, and the minima of operations by kind."""
+    generator = Part(_generator(wanted), wanted)
+    kept = None if keep is None else Kept(keep)
+    if kept is not None:
+        kept.begin(_about(wanted))
+    ring = ring_of_three(folder / "ring", wanted.version)
+    with Pipeline.create(folder / "site", kept=kept) as pipeline:
+        with step(f"three nodes of Cassandra {wanted.version}, seed {wanted.seed}, {wanted.ops} operations"):
+            ring.start()
+        try:
+            outcome = Live(ring, pipeline, generator, schedule(wanted.seed, wanted.ops, chaos=wanted.chaos), wanted.seed).run()
+        finally:
+            ring.close()
+    return outcome, generator.minimum(wanted.ops)
+
+
+def _generator(wanted: Wanted) -> operations.Generator:
+    return Tiny(wanted.seed, wanted.ops) if wanted.tiny else Generator(wanted.seed, wanted.ops)
+
+
+def _about(wanted: Wanted) -> dict[str, Any]:
+    return {"seed": wanted.seed, "ops": wanted.ops, "version": wanted.version, "command": wanted.command}
+
+
+def _fails(wanted: Wanted, temporary: Path) -> bool:
+    with tempfile.TemporaryDirectory(dir=temporary) as folder:
+        outcome, _ = run(wanted, Path(folder) / "run")
+    say(f"{wanted.command}: {len(outcome.mismatches)} mismatches")
+    return bool(outcome.mismatches)
+
+
+# --- sabotages ------------------------------------------------------------------------------------------------------------------------
+
+
+def _sabotaged(options: argparse.Namespace) -> int:
+    """Replay one recording under each rule, each in a process of its own, for a process is patched for good."""
+    rules = list(sabotage.RULES) if options.sabotage == "all" else options.sabotage.split(",")
+    if unknown := [rule for rule in rules if rule not in sabotage.RULES]:
+        raise ValueError(f"`{unknown[0]}` is no rule that can be broken. These are:\n{sabotage.listed()}")
+    with tempfile.TemporaryDirectory(prefix="writetime-proof-") as temporary:
+        kept = options.replay
+        if kept is None:
+            kept = options.keep or Path(temporary) / "kept"
+            outcome, _ = run(_wanted(options), Path(temporary) / "run", kept)
+            honest = [mismatch.place for mismatch in outcome.mismatches]
+        else:
+            honest = [mismatch.place for mismatch in replay(Kept(kept), Path(temporary) / "honest").mismatches]
+        say(f"nothing broken: {len(honest)} mismatches")
+        caught = {rule: noticed(rule, kept, Path(temporary), set(honest)) for rule in rules}
+    for rule, how in caught.items():
+        say(f"{'✓' if how else '✗'} {rule:20} {how or 'NOT CAUGHT'}")
+    if options.json is not None:
+        options.json.write_text(json.dumps({"honest": len(honest), "caught": caught}, indent=1) + "\n", encoding="utf-8")
+    return int(bool(honest) or not all(caught.values()))
+
+
+def noticed(rule: str, kept: Path, temporary: Path, honest: set[tuple[str, ...]]) -> str:
+    """How the rule was caught, "" if it was not."""
+    with tempfile.TemporaryDirectory(dir=temporary) as folder:
+        found = Path(folder) / "found.json"
+        command = [sys.executable, "-m", "proof.ring.broken", str(kept), rule, str(Path(folder) / "site"), str(found)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ToolError(f"the sabotage {rule} could not be run:\n{done.stderr[-3000:]}")
+        places = [tuple(place) for place in json.loads(found.read_text(encoding="utf-8"))]
+    fresh = [place for place in places if place not in honest]
+    counts = {check: sum(place[0] == check for place in fresh) for check, *_ in fresh}
+    say(f"{rule}: {counts or 'nothing noticed'}")
+    tables = sorted({place[1] for place in fresh})[:3]
+    return ", ".join(f"{check} {count}" for check, count in sorted(counts.items())) + (f"  ({', '.join(tables)})" if tables else "")
+
+
+# --- for people -----------------------------------------------------------------------------------------------------------------------
+
+
+def _report(about: dict[str, Any], outcome: Outcome, minima: dict[str, int], seconds: float) -> dict[str, Any]:
+    short = {kind: least for kind, least in minima.items() if outcome.done[kind] < least}
+    short |= {what: least for what, least in outcome.wanted.items() if outcome.steps[what] < least}
+    return {
+        **about,
+        "good": not outcome.mismatches and not short and len(outcome.unreadable) <= _UNREADABLE,
+        "operations": {kind: {"done": outcome.done[kind], "minimum": minima.get(kind, 0)} for kind in sorted({*outcome.done, *minima})},
+        "not_acknowledged": dict(outcome.failed),
+        "too_few": short,
+        "chaos": dict(outcome.steps),
+        "segments": outcome.segments,
+        "batches": outcome.batches,
+        "events": outcome.events,
+        "quiet_points": len(outcome.answers),
+        "tables": sorted({table.label for answer in outcome.answers for table in answer.tables}),
+        "rows": sum(len(table.rows) for table in outcome.answers[-1].tables) if outcome.answers else 0,
+        "unreadable": outcome.unreadable,
+        "mismatches": [mismatch.to_json() for mismatch in outcome.mismatches],
+        "seconds": round(seconds),
+    }
+
+
+def _show(report: dict[str, Any], outcome: Outcome) -> None:
+    for mismatch in outcome.mismatches[:_SHOWN]:
+        say(str(mismatch))
+    if len(outcome.mismatches) > _SHOWN:
+        say(f"✗ … and {len(outcome.mismatches) - _SHOWN} more")
+    for kind, counts in report["operations"].items():
+        mark = "✗" if kind in report["too_few"] else " "
+        say(f"{mark} {kind:32} {counts['done']:7}  (at least {counts['minimum']})")
+    for what in sorted(report["too_few"].keys() - report["operations"].keys()):
+        say(f"✗ {what}: {outcome.steps[what]} (at least {report['too_few'][what]})")
+    for what in ("not_acknowledged", "chaos"):
+        say(f"{what.replace('_', ' ')}: {', '.join(f'{name} {count}' for name, count in sorted(report[what].items())) or 'none'}")
+    for place, why in report["unreadable"].items():
+        say(f"✗ not compared, since Cassandra fails to read it: {place}: {why}")
+    numbers = ("segments", "batches", "events", "quiet_points", "rows", "seconds")
+    say(f"{sum(outcome.done.values())} operations, " + ", ".join(f"{report[name]} {name.replace('_', ' ')}" for name in numbers))
+    short = f"{len(report['too_few'])} kinds too few"
+    say(f"{len(report['tables'])} tables, {len(outcome.mismatches)} mismatches, {short}, seed {report['seed']}")
+    if not report["good"]:
+        say(f"again: {report['command']}")
+
+
+def _quiet_logs() -> None:
+    """Shippers and batches log what they do; here only what goes wrong is of interest."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.getLogger("cassandra").setLevel(logging.ERROR)

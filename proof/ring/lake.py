@@ -1,0 +1,131 @@
+"""What the warehouse holds: current rows and change events, read with pyiceberg, in the form of `values`.
+
+Knows the tables' shapes as the product documents them, and none of its code but the names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import pyarrow as pyiceberg_pyarrow
+from pyiceberg.types import ListType, MapType
+
+from proof.ring.answer import Row, TableAnswer, key_of, with_numbers
+from proof.ring.values import Json, from_lake
+from writetime.events.naming import from_column, to_changes_namespace, to_column, to_namespace
+
+WRITETIME, EXPIRES_AT = "_writetime", "_expires_at"
+
+
+class _Projection(pyiceberg_pyarrow.ArrowProjectionVisitor):
+    """Reads null lists of structs, and null maps to them, as null: pyiceberg 0.12 puts them together anew without their nulls, and they
+    come out empty."""
+
+    def list(self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None) -> pa.Array | None:
+        return _with_nulls(super().list(list_type, list_array, value_array), list_array)
+
+    def map(
+        self, map_type: MapType, map_array: pa.Array | None, key_result: pa.Array | None, value_result: pa.Array | None
+    ) -> pa.Array | None:
+        return _with_nulls(super().map(map_type, map_array, key_result, value_result), map_array)
+
+
+def _with_nulls(found: pa.Array | None, stored: pa.Array | None) -> pa.Array | None:
+    if found is None or stored is None or stored.null_count == found.null_count:
+        return found
+    # What is taken from no place is null.
+    places = pa.array(range(len(stored)), pa.int64())
+    return found.take(pc.if_else(stored.is_valid(), places, pa.scalar(None, pa.int64())))
+
+
+pyiceberg_pyarrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
+TABLE_ID = "writetime.table-id"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change; `key`, `before` and `after` by column of the warehouse, `id` the life of the table."""
+
+    batch: int
+    ordinal: int
+    op: str
+    reason: str | None
+    key: str
+    before: dict[str, Json] | None
+    after: dict[str, Json] | None
+    changed: list[str]
+    ts_micro: int
+    id: str
+    more: dict[str, Json]
+
+    def __str__(self) -> str:
+        place = f"batch {self.batch} ordinal {self.ordinal}"
+        return (
+            f"{place}: {self.op}{f' ({self.reason})' if self.reason else ''} at {self.ts_micro}: {self.before} -> {self.after}; {self.more}"
+        )
+
+
+class Lake:
+    """The tables of one catalog, an SQLite file."""
+
+    def __init__(self, catalog: Path) -> None:
+        self._catalog = SqlCatalog("lake", uri=f"sqlite:///{catalog}")
+
+    def current(self, table: TableAnswer) -> list[Row] | None:
+        """The rows of this life of the table; None if the warehouse has no such table."""
+        columns = self._columns((to_namespace(table.keyspace), to_column(table.name)), table.id)
+        return None if columns is None else [_row(row, table) for row in columns]
+
+    def changes(self, table: TableAnswer) -> list[Event]:
+        """The events of this life of the table, in the order in which they are to be folded."""
+        rows = self._columns((to_changes_namespace(table.keyspace), to_column(table.name)), table.id) or []
+        events = [_event(row, table) for row in rows if row["table_id"] == table.id]
+        return sorted(events, key=lambda event: (event.batch, event.ordinal))
+
+    def numbers(self, keyspace: str, name: str) -> list[tuple[int, int]]:
+        """(batch, ordinal) of every event of every life that lies under the table's name."""
+        namespace, plain = to_changes_namespace(keyspace), to_column(name)
+        if not self._catalog.namespace_exists(namespace):
+            return []
+        found: list[tuple[int, int]] = []
+        for place in self._catalog.list_tables(namespace):
+            # A life that is over is called by its id too.
+            if re.fullmatch(f"{re.escape(plain)}(__[0-9a-f]{{8}})?", place[-1]):
+                rows = self._catalog.load_table(place).scan(selected_fields=("batch", "ordinal")).to_arrow()
+                found += zip(rows["batch"].to_pylist(), rows["ordinal"].to_pylist(), strict=True)
+        return sorted(found)
+
+    def _columns(self, place: tuple[str, str], table_id: str) -> list[dict[str, Json]] | None:
+        if not self._catalog.table_exists(place):
+            return None
+        table = self._catalog.load_table(place)
+        if table.properties.get(TABLE_ID) != table_id:
+            return None
+        found: pa.Table = table.scan().to_arrow()
+        columns = {name: from_lake(found[name]) for name in found.column_names}
+        return [{name: column[at] for name, column in columns.items()} for at in range(found.num_rows)]
+
+
+def _row(row: dict[str, Json], table: TableAnswer) -> Row:
+    values = with_numbers({name: value for name, value in row.items() if name not in (WRITETIME, EXPIRES_AT)}, table.numbers)
+    facts = (dict(row[column] or []) for column in (WRITETIME, EXPIRES_AT))
+    return Row(key_of(values, table.keys), values, *facts)
+
+
+def _event(row: dict[str, Any], table: TableAnswer) -> Event:
+    taken = ("batch", "ordinal", "op", "reason", "before", "after", "ts_micro")
+    row = {**row, **{part: row[part] and with_numbers(row[part], table.numbers) for part in ("key", "before", "after")}}
+    key = key_of(row["key"], table.keys) if row["key"] is not None else ""
+    changed = [to_column(name) for name in row["changed"] or []]
+    more = {name: row[name] for name in ("nodes", "file", "pos") if name in row}
+    return Event(**{name: row[name] for name in taken}, key=key, changed=changed, id=row["table_id"], more=more)
+
+
+def cql_name(column: str) -> str:
+    return from_column(column)

@@ -1,0 +1,646 @@
+"""A run on a real ring: operations and the schedule's steps, one after the other, and a comparison at every quiet point.
+
+At a quiet point every node is up, hints are delivered and all TTLs but the long ones are over. The ring answers at ALL; then its
+segments are made to end (dropping a table ends them on every node), shipped, and taken in until nothing is left; then everything is
+compared.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest
+from cassandra.cluster import NoHostAvailable, Session
+from cassandra.query import BatchStatement, BatchType, SimpleStatement
+
+from proof.harness.cassandra import VERSIONS, Ring, seen_up
+from proof.harness.node import Node
+from proof.ring import answer, check, held
+from proof.ring.answer import OWN_KEYSPACE, SINGLE_KEYSPACE, Answer
+from proof.ring.check import Mismatch
+from proof.ring.operations import Generator, Operation
+from proof.ring.pipeline import CLUSTER, DATACENTER, Pipeline
+from proof.ring.schedule import HELD, NODES, Step
+from shippers.truncations import records
+from tools.console import say
+from tools.errors import ServiceError
+from writetime.pipeline.truncations import SAME_TRUNCATE_MS
+from writetime.storage import layout
+
+HEAP = "400M"
+SETTLE_SECONDS = 4.0
+PASSING_SECONDS = 40
+"""TTL of what is there when a batch begins, and gone at the next quiet point."""
+_PASSING = f"{OWN_KEYSPACE}.passing"
+_HELD, _PURGED = f"{OWN_KEYSPACE}.held", f"{OWN_KEYSPACE}.purged"
+"""Tables whose tombstones may be forgotten a second after they were written."""
+_SINGLE = f"{SINGLE_KEYSPACE}.marks"
+"""A captured table of which each row is on one node, which keeps the segment then."""
+PURGE_SECONDS = 2.5
+"""After a deletion: by then it is older than gc_grace, by whole seconds."""
+HINTS_SECONDS = 180.0
+SEAL_SECONDS = 90.0
+_LEVELS = ("ONE", "QUORUM", "QUORUM", "ALL")
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    answers: list[Answer] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    segments: int = 0
+    batches: int = 0
+    events: int = 0
+    wanted: Counter[str] = field(default_factory=Counter)
+    """Steps that have to be among `steps` so many times."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Tables that Cassandra itself failed to read at a quiet point, and what it said: there they were not compared."""
+
+
+_TOLD = 5
+
+
+def tell(mismatches: list[Mismatch]) -> None:
+    """The first of them at once: a run may not come to its end."""
+    for mismatch in mismatches[:_TOLD]:
+        say(f"  {mismatch}"[:2000])
+
+
+def _exceptions(nodes: list[Node]) -> str:
+    """What the nodes' logs say went wrong in them, each once."""
+    lines = (line for node in nodes for line in node.log.read_text(encoding="utf-8", errors="replace").splitlines())
+    return (
+        "; ".join(sorted({line.strip()[:300] for line in lines if line.startswith(("Caused by: ", "java.lang."))})) or "nothing in the logs"
+    )
+
+
+def ring_of_three(folder: Path, version: str = VERSIONS[0]) -> Ring:
+    settings = {"auto_snapshot": False, "hinted_handoff_throttle_in_kb": 10240, "num_tokens": 1}
+    return Ring(
+        folder,
+        nodes=NODES,
+        spares=2,
+        version=version,
+        heap=HEAP,
+        cluster_name=CLUSTER,
+        datacenter=DATACENTER,
+        segment_mb=1,
+        settings=settings,
+        options=["-Dcassandra.hints_dispatch_interval_ms=1000", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m"],
+    )
+
+
+class Live:
+    """One run. `schedule` says what happens when; levels are chosen by `seed`."""
+
+    def __init__(self, ring: Ring, pipeline: Pipeline, generator: Generator, schedule: list[Step], seed: int) -> None:
+        self.ring, self.pipeline, self.generator, self.schedule = ring, pipeline, generator, schedule
+        self.outcome = Outcome()
+        self._random = Random(f"{seed} levels")
+        self._session: Session | None = None
+        self._prepared: dict[str, Any] = {}
+        self._quiet = 0
+        self._fillers = 0
+        self._alone: Node | None = None
+        self._to_be_alone: Node | None = None
+        self._passed = 0.0
+        self._held: list[str] = []
+        self._given_up: list[str] = []
+        self._purgeable = 0.0
+        self._gone: set[str] = set()
+        self._departed = float("-inf")
+        self._aside = ThreadPoolExecutor(1)
+        self._change: tuple[Future[object], Callable[[], None]] | None = None
+
+    def run(self) -> Outcome:
+        """Everything, to the end; mismatches do not end it."""
+        session = self._all_up()
+        replication = f"{{'class': 'NetworkTopologyStrategy', '{DATACENTER}': {NODES}}}"
+        session.execute(f"CREATE KEYSPACE {OWN_KEYSPACE} WITH replication = {replication}")
+        session.execute(f"CREATE TABLE {_PASSING} (p int, c int, goes text, stays text, PRIMARY KEY (p, c)) WITH cdc = true")
+        for table in (_HELD, _PURGED):
+            session.execute(f"CREATE TABLE {table} (p int PRIMARY KEY, v text) WITH cdc = true AND gc_grace_seconds = 1")
+        session.execute(f"CREATE KEYSPACE {SINGLE_KEYSPACE} WITH replication = {replication.replace(str(NODES), '1')}")
+        session.execute(f"CREATE TABLE {_SINGLE} (p int PRIMARY KEY) WITH cdc = true")
+        for statement in self.generator.schema():
+            session.execute(statement)
+        self.outcome.wanted = Counter(step.what for step in self.schedule if step.what in HELD)
+        # Every node's shipper is there from the beginning, and has heard who the node is.
+        self._do_ship_all(self.ring.nodes[0])
+        steps = iter([*self.schedule, None])
+        step = next(steps)
+        number = 0
+        for number, operation in enumerate(self.generator):
+            while step is not None and step.at <= number:
+                self._step(step)
+                step = next(steps)
+            self._operate(operation)
+        while step is not None:
+            self._step(step)
+            step = next(steps)
+        self.outcome.mismatches += self._replayed()
+        self.outcome.mismatches += check.check_rows_seen(self.outcome.answers, "end")
+        return self.outcome
+
+    # --- operations -----------------------------------------------------------------------------------------------------------------
+
+    def _operate(self, operation: Operation) -> None:
+        """Whether it is done is the ring's to know: what was not acknowledged may be in the log or not, and is compared all the same."""
+        if not operation.cql:
+            return  # left out
+        if operation.needs_all_up:
+            self._all_up()
+        if operation.after_batch:
+            self._ship_everything()
+            self._do_batch(self.ring.nodes[0])
+        if operation.cql.startswith(("TRUNCATE", "DROP TABLE")):
+            self._let_departures_settle()
+        if operation.kept_by is not None:
+            self._truncate(operation, operation.kept_by)
+            return
+        if operation.needs_all_up or operation.ddl or operation.serial or operation.batch is not None:
+            # One node alone can do none of these: a logged batch wants a second one to note it.
+            self._together()
+        elif self._to_be_alone is not None:
+            self._cut_off(self._to_be_alone)
+        if operation.ddl:
+            self._changed()
+        if operation.flush:
+            for node in self.ring.nodes:
+                if node.running:
+                    node.nodetool("flush")
+        level = operation.consistency or self._random.choice(_LEVELS)
+        if self._alone is not None:
+            level = "ONE"
+            self.outcome.steps["operations that one node alone took"] += 1
+        if level == "ALL" and (self._change is not None or not all(node.running for node in self.ring.nodes)):
+            level = "QUORUM"
+        if self._change is not None:
+            self.outcome.steps["operations while the ring changed"] += 1
+        try:
+            self._execute(self._current(), operation, ConsistencyLevel.name_to_value[level])
+        except InvalidRequest as error:
+            raise ServiceError(f"{operation}: {error}") from error
+        except (DriverException, NoHostAvailable) as error:
+            self.outcome.failed[operation.kind] += 1
+            say(f"  {operation.kind}: {type(error).__name__}: {error}"[:300])
+        else:
+            self.outcome.done[operation.kind] += 1
+        if operation.ddl:
+            # Statements that were prepared before know other columns.
+            self._prepared = {}
+
+    def _let_departures_settle(self) -> None:
+        """Wait until no node left less than a TRUNCATE's time-out ago. What such a node logged last is kept, and counted as undecided:
+        no record says whether it took part (`writetime.pipeline.truncations`)."""
+        self._changed()
+        time.sleep(max(0.0, self._departed + SAME_TRUNCATE_MS / 1000 - time.monotonic()))
+
+    def _truncate(self, operation: Operation, kept_by: int) -> None:
+        """A TRUNCATE with nobody writing, in segments of its own: a node keeps none of them without a captured
+        write. For one that is to be kept, a row is written that is on one node only.
+
+        It counts if that many nodes keep the segment that their record points to."""
+        self._wait_for_hints()
+        self._do_roll(self.ring.nodes[0])
+        session = self._current()
+        session.execute(operation.cql)
+        for _ in range(kept_by):
+            self._fillers += 1
+            session.execute(f"INSERT INTO {_SINGLE} (p) VALUES ({self._fillers})")
+        self._do_roll(self.ring.nodes[0])
+        kept = sum(self._keeps_last_truncate(node) for node in self.ring.nodes)
+        if kept == kept_by:
+            self.outcome.done[operation.kind] += 1
+        else:
+            say(f"  {operation.kind}: {kept} nodes keep the segment")
+
+    def _keeps_last_truncate(self, node: Node) -> bool:
+        """Whether the node has an index of the segment that its last record of a TRUNCATE points to."""
+        session = self._current()
+        (host,) = (host for host in session.cluster.metadata.all_hosts() if host.address == node.address)
+        (row,) = session.execute("SELECT truncated_at FROM system.local", host=host)
+        last = max(records(row.truncated_at), key=lambda record: int(record["at"]))
+        return any(node.cdc_raw.glob(f"CommitLog-*-{last['segment']}_cdc.idx"))
+
+    def _execute(self, session: Session, operation: Operation, level: int) -> None:
+        if operation.batch is not None:
+            first = operation.cql.upper()
+            kind = BatchType.UNLOGGED if "UNLOGGED" in first else BatchType.COUNTER if "COUNTER" in first else BatchType.LOGGED
+            batch = BatchStatement(kind, consistency_level=level)
+            for cql, values in operation.batch:
+                batch.add(self._statement(session, cql), values)
+            session.execute(batch)
+            return
+        if "?" not in operation.cql:
+            session.execute(SimpleStatement(operation.cql, consistency_level=level), operation.values or None)
+            return
+        statement = self._statement(session, operation.cql).bind(operation.values)
+        statement.consistency_level = level
+        session.execute(statement)
+
+    def _statement(self, session: Session, cql: str) -> Any:
+        if cql not in self._prepared:
+            self._prepared[cql] = session.prepare(cql)
+        return self._prepared[cql]
+
+    def _current(self) -> Session:
+        """The session on the nodes that are up."""
+        if self._session is None:
+            self._session = self.ring.session("QUORUM") if self._alone is None else self._alone.session("ONE")
+            self._prepared = {}
+        return self._session
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session.cluster.shutdown()
+        self._session = None
+
+    def _all_up(self) -> Session:
+        self._changed()
+        self._together()
+        for node in self.ring.nodes:
+            if not node.running:
+                self._start(node)
+        return self._current()
+
+    # --- steps ----------------------------------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> None:
+        if step.what not in _WHILE_CHANGING:
+            self._changed()
+        node = self.ring.nodes[step.node]
+        begun = time.monotonic()
+        done = getattr(self, f"_do_{step.what.replace(' ', '_')}")(node)
+        if done is not False:
+            self.outcome.steps[step.what] += 1
+            say(
+                f"  before operation {step.at}: {step.what} {node.name if step.what in _OF_A_NODE else ''} {time.monotonic() - begun:.1f} s"
+            )
+
+    def _do_stop(self, node: Node) -> bool:
+        return self._end(node, kill=False)
+
+    def _do_kill(self, node: Node) -> bool:
+        return self._end(node, kill=True)
+
+    def _end(self, node: Node, *, kill: bool) -> bool:
+        self._together()
+        if not all(other.running for other in self.ring.nodes):
+            return False
+        self._forget_session()
+        (self.ring.kill if kill else self.ring.stop)(node)
+        return True
+
+    def _do_start(self, node: Node) -> bool:
+        return not node.running and self._start(node)
+
+    def _start(self, node: Node) -> bool:
+        self._forget_session()
+        self.ring.restart(node)
+        return True
+
+    def _do_alone(self, node: Node) -> bool:
+        """Before the next operation that one node can do by itself."""
+        self._to_be_alone = node
+        return False
+
+    def _cut_off(self, node: Node) -> None:
+        """The node sees no other one any more and keeps no hints: what it takes now is nowhere else until somebody repairs."""
+        if self._alone is not None or not all(other.running for other in self.ring.nodes):
+            return
+        self._to_be_alone = None
+        self._forget_session()
+        node.nodetool("disablehandoff")
+        for other in self._others(node):
+            other.nodetool("disablegossip")
+        self._alone = node
+        self._wait_for_view(node, {node.address})
+        self.outcome.steps["alone"] += 1
+        say(f"  {node.name} alone")
+
+    def _do_together(self, _: Node) -> bool:
+        self._to_be_alone = None
+        return self._together()
+
+    def _together(self) -> bool:
+        if self._alone is None:
+            return False
+        node, self._alone = self._alone, None
+        self._forget_session()
+        for other in self._others(node):
+            other.nodetool("enablegossip")
+        node.nodetool("enablehandoff")
+        self.ring.wait_until_connected()
+        return True
+
+    def _others(self, node: Node) -> list[Node]:
+        return [other for other in self.ring.nodes if other is not node]
+
+    def _wait_for_view(self, node: Node, up: set[str]) -> None:
+        deadline = time.monotonic() + HINTS_SECONDS
+        while (seen := seen_up(node)) != up:
+            if time.monotonic() > deadline:
+                raise ServiceError(f"{node.name} sees {sorted(seen)} up, not {sorted(up)}")
+            time.sleep(0.5)
+
+    def _do_flush(self, node: Node) -> bool:
+        return node.running and bool(node.nodetool("flush") or True)
+
+    def _do_repair(self, node: Node) -> bool:
+        if not all(other.running for other in self.ring.nodes):
+            return False
+        self._together()
+        for keyspace in self._keyspaces():
+            node.nodetool("repair", "--full", keyspace)
+        return True
+
+    def _do_expire(self, _: Node) -> bool:
+        """Take in a row that expires, and one of which a cell does, from every log that holds them: no later batch touches them."""
+        session = self._all_up()
+        key = self.outcome.steps["expire"]
+        session.execute(f"INSERT INTO {_PASSING} (p, c, goes) VALUES ({key}, 0, 'soon') USING TTL {PASSING_SECONDS}")
+        session.execute(f"INSERT INTO {_PASSING} (p, c, stays) VALUES ({key}, 1, 'for good')")
+        session.execute(f"UPDATE {_PASSING} USING TTL {PASSING_SECONDS} SET goes = 'soon' WHERE p = {key} AND c = 1")
+        self._passed = time.monotonic() + PASSING_SECONDS
+        self._ship_everything()
+        return self._do_batch(self.ring.nodes[0])
+
+    def _do_hold(self, node: Node) -> None:
+        """Take in segments of which a part cannot be used: in one node's a write that the other replicas have too,
+        and in every node's one writes of `_HELD`, one of which is deleted at once. A row of `_PURGED` is in the same
+        segments, and is deleted too."""
+        session = self._all_up()
+        number = self.outcome.steps["hold"]
+        key, given_up, late = 10 * number, f"proof: given up {number}", f"proof: held {number}"
+        self._write(f"INSERT INTO {_HELD} (p, v) VALUES ({key}, '{given_up}')", session)
+        self._ship_everything()
+        self._given_up = self.pipeline.damage(given_up.encode(), held.flip, most=1)
+        rows = [(_PURGED, key, "goes"), (_PURGED, key + 1, "stays"), (_HELD, key + 1, late), (_HELD, key + 2, late)]
+        for table, p, text in rows:
+            self._write(f"INSERT INTO {table} (p, v) VALUES ({p}, '{text}')", session)
+        self._ship_everything()
+        self._held = self.pipeline.damage(late.encode(), held.garble)
+        self._do_batch(node)
+        for name in (*self._given_up, *self._held):
+            if name not in self.pipeline.held():
+                self.outcome.mismatches.append(Mismatch("problem", "held", name, ring="held", ours="not held"))
+        self._write(f"DELETE FROM {_PURGED} WHERE p = {key}", self._current())
+        self._write(f"DELETE FROM {_HELD} WHERE p = {key + 1}", self._current())
+        self._purgeable = time.monotonic() + PURGE_SECONDS
+
+    def _do_purge(self, node: Node) -> bool:
+        """Whether anything was purged, while segments are held."""
+        self._all_up()
+        time.sleep(max(0.0, self._purgeable - time.monotonic()))
+        self._ship_everything()
+        time.sleep(PURGE_SECONDS)
+        while self._do_batch(node):
+            pass
+        for name in self._given_up:
+            self.pipeline.release(name)
+            self.outcome.steps["segments released"] += 1
+        changed = self.pipeline.purge()
+        self.outcome.steps["shards purged"] += changed
+        return changed > 0 and bool(self._held)
+
+    def _do_let_in(self, node: Node) -> bool:
+        """The segments that are held since before the purge, whole."""
+        waiting, self._held = self._held, []
+        for name in waiting:
+            self.pipeline.let_in(name)
+            self.outcome.steps["segments let in"] += 1
+        return bool(waiting) and self._do_batch(node)
+
+    def _write(self, cql: str, session: Session) -> None:
+        """On every node."""
+        session.execute(SimpleStatement(cql, consistency_level=ConsistencyLevel.ALL))
+
+    def _do_roll(self, _: Node) -> bool:
+        """Dropping a table ends the current segment on every node (Cassandra 4.0-5.0, CommitLog.forceRecycleAllSegments)."""
+        self._together()
+        self._fillers += 1
+        table = f"{OWN_KEYSPACE}.filler_{self._fillers}"
+        session = self._current()
+        session.execute(f"CREATE TABLE {table} (p int PRIMARY KEY)")
+        session.execute(f"DROP TABLE {table}")
+        return True
+
+    def _do_ship(self, node: Node, *, drain: bool = False) -> None:
+        shipped = self.pipeline.ship(node, drain=drain)
+        self.outcome.mismatches += [Mismatch("problem", node.name, "shipper", ring="shipped", ours=str(error)) for error in shipped.failed]
+
+    def _do_ship_all(self, _: Node) -> None:
+        for node in self.ring.nodes:
+            self._do_ship(node)
+
+    def _do_batch(self, _: Node) -> bool:
+        """Whether there was anything to take in."""
+        sealed = self.pipeline.batch()
+        if sealed is None:
+            return False
+        where = f"batch {sealed.number}"
+        self.outcome.mismatches += check.check_batch(sealed, self.pipeline.updates(sealed), where, self.pipeline.damaged)
+        self.outcome.batches += 1
+        self.outcome.segments += len(sealed.segments)
+        self.outcome.events += sealed.events
+        return True
+
+    def _do_quiet(self, _: Node) -> None:
+        self._quiet += 1
+        where = f"quiet point {self._quiet}"
+        self._all_up()
+        self._wait_for_hints()
+        time.sleep(max(0.0, self._passed - time.monotonic()) + SETTLE_SECONDS)
+        session = self.ring.session("ALL")
+        found = answer.read(session)
+        session.cluster.shutdown()
+        self.outcome.answers.append(found)
+        self._ship_everything()
+        try:
+            while self._do_batch(self.ring.nodes[0]):
+                pass
+        finally:
+            # A batch that fails is worth a replay above all.
+            if self.pipeline.kept is not None:
+                self.pipeline.kept.keep_answer(where, found)
+        mismatches = [*check.check(found, self.pipeline.lake, where), *left_behind(self.pipeline, where)]
+        self.outcome.mismatches += mismatches
+        for label, why in found.unreadable.items():
+            self.outcome.unreadable[f"{where}: {label}"] = why
+            say(f"{where}: Cassandra fails to read {label}: {why}; {_exceptions(self.ring.nodes)}")
+        rows = sum(len(table.rows) for table in found.tables)
+        say(f"{where}: {len(found.tables)} tables, {rows} rows, {self.outcome.events} events so far, {len(mismatches)} mismatches")
+        tell(mismatches)
+
+    def _replayed(self) -> Iterator[Mismatch]:
+        """Everything once more: no event but what time alone brings, and the tables as they were."""
+        yield from replay_changes_nothing(self.pipeline, self.outcome.answers[-1])
+
+    # --- a ring that changes --------------------------------------------------------------------------------------------------------
+
+    def _do_join(self, _: Node) -> None:
+        """A fourth node, with its share of the data."""
+        self._all_up()
+        node = self.ring.newcomer()
+        self._begin_change(node.start, lambda: self._welcome(node))
+
+    def _do_leave(self, node: Node) -> None:
+        """What the node had goes to the others, then the node."""
+        self._all_up()
+        self._ask_for_the_last_time(node)
+        self._begin_change(lambda: node.nodetool("decommission"), lambda: self._part_with(node))
+
+    def _do_replace(self, node: Node) -> None:
+        """The node dies, disk and all, and a new one with another address takes its place."""
+        self._all_up()
+        # What it alone holds, the ring would forget with it; its log had told us.
+        self._do_repair(node)
+        self._ask_for_the_last_time(node)
+        self._do_kill(node)
+        self._part_with(node)
+        newcomer = self.ring.newcomer(replacing=node)
+        self._begin_change(newcomer.start, lambda: self._welcome(newcomer))
+
+    def _ask_for_the_last_time(self, node: Node) -> None:
+        """A node that is gone answers no more of its TRUNCATEs; and its log holds back no purge."""
+        self._do_ship(node)
+        self._gone.add(_host_id(node))
+
+    def _begin_change(self, change: Callable[[], object], after: Callable[[], None]) -> None:
+        """Let the ring change while operations go on."""
+        self._change = self._aside.submit(change), after
+
+    def _changed(self) -> None:
+        """Wait until the ring is done with what it began: no schema changes meanwhile, and nobody goes away."""
+        if self._change is not None:
+            (done, after), self._change = self._change, None
+            done.result()
+            after()
+
+    def _welcome(self, node: Node) -> None:
+        self.ring.nodes.append(node)
+        self._forget_session()
+        self.ring.wait_until_connected()
+        self._do_ship(node)
+
+    def _part_with(self, node: Node) -> None:
+        """Take all that the node has left: its last segment too, which one that leaves does not seal (Cassandra 5.0, StorageService.drain:
+        not after a decommission), no more than one that dies."""
+        self._forget_session()
+        node.stop()
+        self.ring.nodes.remove(node)
+        self._departed = time.monotonic()
+        self._do_ship(node, drain=True)
+        self.outcome.mismatches += [
+            Mismatch("problem", "shipper", str(path), ring="shipped", ours="left on a node that is gone")
+            for path in _with_captured_writes(node.cdc_raw)
+        ]
+        for host_id in self._gone:
+            self.pipeline.forget_node(host_id)
+        self.ring.wait_until_connected()
+
+    # --- quiet ----------------------------------------------------------------------------------------------------------------------
+
+    def _wait_for_hints(self) -> None:
+        """Until there are none, and none come any more. What is not delivered in time is repaired, as an operator would."""
+        deadline, repaired = time.monotonic() + HINTS_SECONDS, False
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 2.5:
+            found = [path for node in self.ring.nodes for path in node.hints.glob("*.hints")]
+            # What is meant for a node that was replaced goes nowhere, and nobody takes it away.
+            waiting = [path for path in found if not path.name.startswith(tuple(self._gone))] if self._gone else found
+            if waiting:
+                quiet_since = time.monotonic()
+            if time.monotonic() > deadline:
+                if repaired or not all(node.running for node in self.ring.nodes):
+                    raise ServiceError(f"hints are not delivered after {HINTS_SECONDS:.0f} s: {waiting}")
+                say(f"  {len(waiting)} files of hints are not delivered after {HINTS_SECONDS:.0f} s: repaired instead")
+                self._repair_instead_of_hints()
+                deadline, repaired = time.monotonic() + HINTS_SECONDS, True
+            time.sleep(0.25)
+
+    def _repair_instead_of_hints(self) -> None:
+        for node in self.ring.nodes:
+            node.nodetool("repair", "--full")
+        for node in self.ring.nodes:
+            node.nodetool("truncatehints")
+
+    def _ship_everything(self) -> None:
+        """Until every segment that holds a captured write is in the bucket."""
+        deadline = time.monotonic() + SEAL_SECONDS
+        self._do_roll(self.ring.nodes[0])
+        rolled = time.monotonic()
+        while True:
+            time.sleep(1.0)
+            self._do_ship_all(self.ring.nodes[0])
+            left = [path for node in self.ring.nodes for path in _with_captured_writes(node.cdc_raw)]
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                self.outcome.mismatches += [Mismatch("problem", "shipper", str(path), ring="shipped", ours="still there") for path in left]
+                return
+            if time.monotonic() - rolled > 10.0:
+                self._do_roll(self.ring.nodes[0])
+                rolled = time.monotonic()
+
+    def _keyspaces(self) -> list[str]:
+        rows = self._current().execute("SELECT keyspace_name FROM system_schema.keyspaces")
+        return [
+            row.keyspace_name
+            for row in rows
+            if not row.keyspace_name.startswith("system") and row.keyspace_name not in (OWN_KEYSPACE, SINGLE_KEYSPACE)
+        ]
+
+
+_WHILE_CHANGING = frozenset(["flush", "ship", "ship all", "batch"])
+_OF_A_NODE = frozenset(["alone", "stop", "kill", "start", "flush", "repair", "ship", "leave", "replace"])
+
+
+def _host_id(node: Node) -> str:
+    return next(line.split(":")[1].strip() for line in node.nodetool("info").splitlines() if line.startswith("ID "))
+
+
+def _with_captured_writes(cdc_raw: Path) -> list[Path]:
+    """Segments with an index: something captured is in them."""
+    found = []
+    for index in cdc_raw.glob("*_cdc.idx"):
+        log = cdc_raw / f"{index.name.removesuffix('_cdc.idx')}.log"
+        with suppress(FileNotFoundError):
+            os.stat(log)
+            found.append(log)
+    return sorted(found)
+
+
+def left_behind(pipeline: Pipeline, where: str) -> Iterator[Mismatch]:
+    """Segments that no batch has taken in, though there was nothing left to do."""
+    for info in pipeline.store.list(layout.incoming_prefix(CLUSTER)):
+        yield Mismatch("problem", where, info.name, ring="taken in", ours="still there")
+
+
+def replay_changes_nothing(pipeline: Pipeline, last: Answer) -> Iterator[Mismatch]:
+    """A replay of the whole archive gives no event that time alone does not bring, and the same tables."""
+    before = {table.label: len(pipeline.lake.changes(table)) for table in last.tables}
+    sealed = pipeline.replay()
+    if sealed is None:
+        yield Mismatch("replay", "end", "*", ring="an archive", ours="nothing to replay")
+        return
+    yield from check.check_batch(sealed, None, f"replay, batch {sealed.number}", pipeline.damaged)
+    for table in last.tables:
+        for event in pipeline.lake.changes(table)[before[table.label] :]:
+            if event.reason != "expiry":
+                yield Mismatch("replay", "end", table.label, event.key, ring="no event", ours=str(event))
+    yield from check.check(last, pipeline.lake, "after a replay")

@@ -1,0 +1,318 @@
+"""Break one rule of the product at a time, from outside: each function that holds a rule gives way to one that does not.
+
+The product knows nothing of this. A rule is applied in the driver's process and, by `proof.ring.worker`, in Spark's Python workers
+before they fork; wherever a module has bound the function by name, it is bound anew. A rule whose function is gone is an error: a
+sabotage that breaks nothing proves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+VARIABLE = "WRITETIME_PROOF_SABOTAGE"
+_PRODUCT = ("writetime.", "spark_jobs.", "shippers.")
+_MODULES = (
+    "spark_jobs.ingest",
+    "spark_jobs.maintain",
+    *(f"spark_jobs.stages.{name}" for name in ("scan", "explode", "merge_stream", "typed_events")),
+    "spark_jobs.state.shards",
+    "spark_jobs.sinks.iceberg",
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`what` is broken; `apply` does it, in this process."""
+
+    name: str
+    what: str
+    apply: Callable[[], None]
+
+
+def apply(name: str) -> None:
+    """Break a rule in this process, for good. ValueError with all rules' names if there is no such rule."""
+    if name not in RULES:
+        raise ValueError(f"`{name}` is no rule that can be broken. These are:\n{listed()}")
+    for module in _MODULES:
+        importlib.import_module(module)
+    _readable_engine()
+    RULES[name].apply()
+
+
+def listed() -> str:
+    """The rules, a line each."""
+    return "\n".join(f"  {rule.name:20} {rule.what}" for rule in RULES.values())
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def _put(place: str, name: str, make: Callable[[Any], Any]) -> None:
+    """Put `make(function)` in place of the function of that name of a module or class (`module:Class`), wherever it is bound."""
+    module_name, _, class_name = place.partition(":")
+    holder = getattr(_module(module_name), class_name) if class_name else _module(module_name)
+    before = holder.__dict__[name]
+    after = make(before)
+    setattr(holder, name, after)
+    for module in [module for key, module in sys.modules.items() if key.startswith(_PRODUCT)]:
+        for key, value in list(vars(module).items()):
+            if value is before:
+                setattr(module, key, after)
+
+
+def _readable_engine() -> None:
+    """Rules are broken where they can be read; compiled code would go on keeping them."""
+    ingest = _module("spark_jobs.ingest")
+    for plan in ("ExplodePlan", "FoldPlan"):
+        setattr(ingest, plan, partial(getattr(ingest, plan), engine="python"))
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------------------------
+
+
+def _tie_by_smaller_value() -> None:
+    def make(_: Any) -> Any:
+        def rank(cell: Any) -> Any:
+            dies = cell.local_deletion_time != NO_DELETION_TIME
+            return dies, dies and cell.ttl == 0, cell.local_deletion_time, -cell.ttl, bytes(255 - byte for byte in cell.value) + b"\xff"
+
+        return rank
+
+    from writetime.cassandra.model import NO_DELETION_TIME
+
+    _put("writetime.cassandra.merge.reconcile", "_tie_rank", make)
+
+
+def _tie_for_the_living() -> None:
+    def make(honest: Any) -> Any:
+        return lambda cell: (not honest(cell)[0], *honest(cell)[1:])
+
+    _put("writetime.cassandra.merge.reconcile", "_tie_rank", make)
+
+
+def _deletion_loses_ties() -> None:
+    _put("writetime.cassandra.model:DeletionTime", "deletes", lambda _: lambda self, timestamp: timestamp < self.marked_for_delete_at)
+
+
+def _last_come() -> None:
+    def make(honest: Any) -> Any:
+        def reconcile(a: Any, b: Any, *, counter: bool = False, **options: Any) -> Any:
+            return honest(a, b, counter=counter, **options) if counter or a.timestamp == b.timestamp else b
+
+        return reconcile
+
+    _put("writetime.cassandra.merge.reconcile", "reconcile_cells", make)
+
+
+def _ends_inclusive() -> None:
+    def make(honest: Any) -> Any:
+        return lambda self, bound: honest(self, replace(bound, inclusive=True))
+
+    for holder in ("writetime.cassandra.merge.clustering:ClusteringOrder", "writetime.cassandra.types.byte_comparable:RowKeys"):
+        _put(holder, "end", make)
+
+
+def _starts_inclusive() -> None:
+    def make(honest: Any) -> Any:
+        return lambda self, bound: honest(self, replace(bound, inclusive=True))
+
+    for holder in ("writetime.cassandra.merge.clustering:ClusteringOrder", "writetime.cassandra.types.byte_comparable:RowKeys"):
+        _put(holder, "start", make)
+
+
+def _ascending_only() -> None:
+    for module, name in (
+        ("writetime.cassandra.merge.clustering", "_sort_key"),
+        ("writetime.cassandra.types.byte_comparable", "_column_encoder"),
+    ):
+        _put(module, name, lambda honest: lambda column, *rest: honest(replace(column, descending=False), *rest))
+
+
+def _partition_deletion_spares_statics() -> None:
+    def make(honest: Any) -> Any:
+        return lambda a, b, *, active, counter: honest(a, b, active=None, counter=counter)
+
+    _put("writetime.cassandra.merge.reconcile", "merge_static_rows", make)
+
+
+def _partition_deletion_ignored() -> None:
+    _put("writetime.cassandra.merge.range_tombstones:PartitionDeletions", "delete_partition", lambda _: lambda self, deletion: False)
+
+
+def _collections_are_added_to() -> None:
+    def make(honest: Any) -> Any:
+        return lambda row, active: honest(replace(row, complex_deletions={}), active)
+
+    _put("writetime.cassandra.merge.reconcile", "_settle", make)
+
+
+def _nothing_expires() -> None:
+    from writetime.cassandra.model import NO_DELETION_TIME, NO_TTL
+
+    def make(_: Any) -> Any:
+        return lambda cell, now: cell.local_deletion_time == NO_DELETION_TIME or cell.ttl != NO_TTL
+
+    _put("writetime.cassandra.merge.liveness", "is_live_cell", make)
+
+
+def _no_liveness() -> None:
+    _put("writetime.cassandra.merge.liveness", "is_live", lambda _: lambda liveness, now: False)
+
+
+def _no_statics() -> None:
+    def make(honest: Any) -> Any:
+        return lambda row, static: honest(row, b"" if _flat_cells(row) else static)
+
+    _put("spark_jobs.stages.typed_events", "_shown", make)
+
+
+def _flat_cells(row: bytes) -> bool:
+    """Whether it is a clustered row that shows a cell."""
+    decoded = _module("writetime.cassandra.merge.row_codec").decode(row) if row else None
+    return decoded is not None and decoded.clustering is not None and bool(decoded.cells)
+
+
+def _dropped_columns_come_back() -> None:
+    def make(honest: Any) -> Any:
+        def init(self: Any, table: Any, types: Any) -> None:
+            honest(self, table, types)
+            self.dropped = {}
+
+        return init
+
+    _put("writetime.cassandra.merge.clustering:ClusteringOrder", "__init__", make)
+
+
+def _digests_of_a_byte() -> None:
+    _put("spark_jobs.stages.scan", "_digest", lambda _: lambda body: hashlib.blake2b(body, digest_size=1).digest() * 16)
+
+
+def _forgetful() -> None:
+    _put("spark_jobs.state.shards:Shard", "get", lambda _: lambda self, keys: {})
+    _put("spark_jobs.state.shards:Shard", "scan_all", lambda _: lambda self, intervals: iter(()))
+
+
+def _first_table_only() -> None:
+    def make(honest: Any) -> Any:
+        def parse(self: Any, *rest: Any) -> Any:
+            for index, tables in honest(self, *rest):
+                yield index, dict(list(tables.items())[:1]) if isinstance(tables, dict) else tables
+
+        return parse
+
+    _put("spark_jobs.stages.scan:_Task", "_parse", make)
+
+
+def _one_replica_is_not_enough() -> None:
+    def make(honest: Any) -> Any:
+        def mutation(self: Any, found: dict[str, Any], version: int) -> Any:
+            if len(found["copies"]) > 1:
+                yield from honest(self, found, version)
+            else:
+                self.counts["folded"] += found["updates"]
+
+        return mutation
+
+    _put("spark_jobs.stages.explode:_Explosion", "_mutation", make)
+
+
+def _late_segments_ignored() -> None:
+    """What was sealed before the youngest segment of the last batch is late."""
+    plan = _module("writetime.pipeline.planner")
+
+    def make(honest: Any) -> Any:
+        def create(store: Any, cluster: str, past: Any, kind: Any, segments: list[Any], *rest: Any) -> Any:
+            if past.sealed is not None and kind == "ingest":
+                last = max((segment.sealed_at for segment in plan.read_manifest(store, cluster, past.last).segments), default=None)
+                segments = [segment for segment in segments if last is None or segment.sealed_at > last]
+            return honest(store, cluster, past, kind, segments, *rest)
+
+        return create
+
+    _put("writetime.pipeline.planner", "_create", make)
+
+
+def _truncates_take_nothing() -> None:
+    _put("writetime.pipeline.truncations:Cuts", "decide", lambda _: lambda self, *update: "kept")
+
+
+def _truncates_take_everything() -> None:
+    """Whatever a batch holds of a table that was ever truncated."""
+
+    def decide(self: Any, table_id: bytes, *update: Any) -> str:
+        return "gone" if table_id in self.tables else "kept"
+
+    _put("writetime.pipeline.truncations:Cuts", "decide", lambda _: decide)
+
+
+def _no_events_of_expiry() -> None:
+    """Time passes for a row only when somebody writes to it."""
+    _put("spark_jobs.state.shards:Shard", "due", lambda _: lambda self, now: iter(()))
+
+
+def _counters_keep_the_first() -> None:
+    _put("writetime.cassandra.merge.counters", "merge_shards", lambda _: lambda a, b: a)
+
+
+def _answers_ignored() -> None:
+    """They count as taken in, or there would be a batch for them for ever."""
+
+    def make(honest: Any) -> Any:
+        def read(*arguments: Any) -> Any:
+            _, asked, rejected = honest(*arguments)
+            return {}, asked, rejected
+
+        return read
+
+    _put("writetime.pipeline.truncation_reports", "read_answers", make)
+
+
+def _purge_whatever_is_held() -> None:
+    _put("writetime.pipeline.completeness", "holds", lambda _: lambda *arguments: [])
+
+
+def _purged_comes_back() -> None:
+    _put("writetime.pipeline.truncations:Cuts", "purged", lambda _: lambda self, table_id: None)
+
+
+def _drops_take_nothing() -> None:
+    _put("writetime.pipeline.node_logs", "_drops", lambda _: lambda known, more: {})
+
+
+_ALL = [
+    Rule("tie-break", "of equal timestamps the smaller value wins", _tie_by_smaller_value),
+    Rule("tie-tombstone", "of equal timestamps the living cell wins", _tie_for_the_living),
+    Rule("tie-deletion", "a deletion spares what was written at its very timestamp", _deletion_loses_ties),
+    Rule("last-come", "what comes last wins, whatever its timestamp", _last_come),
+    Rule("range-end", "a range's exclusive end is taken for inclusive", _ends_inclusive),
+    Rule("range-start", "a range's exclusive start is taken for inclusive", _starts_inclusive),
+    Rule("descending", "reversed clustering columns are compared as if they were not", _ascending_only),
+    Rule("partition-deletion", "a partition's deletion deletes nothing", _partition_deletion_ignored),
+    Rule("partition-static", "a partition's deletion spares its static row", _partition_deletion_spares_statics),
+    Rule("complex-deletion", "a collection that is replaced keeps its old elements", _collections_are_added_to),
+    Rule("expiry", "cells never expire", _nothing_expires),
+    Rule("expiry-due", "what expires is noticed only where somebody writes", _no_events_of_expiry),
+    Rule("liveness", "a row without cells does not show", _no_liveness),
+    Rule("static-row", "static cells do not show on rows", _no_statics),
+    Rule("dropped-column", "what was written before a column was dropped comes back with it", _dropped_columns_come_back),
+    Rule("truncate", "a truncate takes nothing of what comes late", _truncates_take_nothing),
+    Rule("truncate-position", "a truncate takes what was written after it", _truncates_take_everything),
+    Rule("truncation-answers", "what nodes answer of their TRUNCATEs is ignored", _answers_ignored),
+    Rule("same-id", "a DROP takes nothing of the table that gets its id", _drops_take_nothing),
+    Rule("purge-clock", "tombstones are purged while segments are held", _purge_whatever_is_held),
+    Rule("purged", "what comes in again is folded below the purge", _purged_comes_back),
+    Rule("digest", "digests are one byte long", _digests_of_a_byte),
+    Rule("state", "batches know nothing of what came before", _forgetful),
+    Rule("batch-tables", "of a mutation's tables only the first is taken in", _first_table_only),
+    Rule("one-replica", "what one replica alone holds is not believed", _one_replica_is_not_enough),
+    Rule("late", "segments that come after younger ones are left out", _late_segments_ignored),
+    Rule("counter", "of two states of a counter's shard the first stays", _counters_keep_the_first),
+]
+RULES = {rule.name: rule for rule in _ALL}

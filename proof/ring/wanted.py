@@ -1,0 +1,30 @@
+"""What a run of the proof is asked to do, and the command that repeats it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proof.harness.cassandra import VERSIONS
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to run: `prefix` operations (None: all) of those that the seed gives, of some kinds or all, with chaos or without."""
+
+    seed: int
+    ops: int
+    version: str = VERSIONS[0]
+    prefix: int | None = None
+    without: frozenset[str] = frozenset()
+    chaos: bool = True
+    tiny: bool = False
+
+    @property
+    def command(self) -> str:
+        """How to run it again."""
+        parts = [f"make ring SEED={self.seed} OPS={self.ops}"]
+        arguments = [] if self.prefix is None else [f"--prefix {self.prefix}"]
+        arguments += [f"--without '{','.join(sorted(self.without))}'"] if self.without else []
+        arguments += [] if self.chaos else ["--no-chaos"]
+        arguments += ["--tiny"] if self.tiny else []
+        return " ".join([*parts, *([f'ARGS="{" ".join(arguments)}"'] if arguments else [])])

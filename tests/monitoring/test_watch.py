@@ -1,0 +1,177 @@
+"""What cdc_watch is red for: each kind beyond its limit, not before, and not where it is not looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.monitoring import bucket
+from tests.storage.memory import MemoryStore
+from writetime.config.pipeline import WatchConfig
+from writetime.monitoring import nodes
+from writetime.monitoring.watch import Trouble, watch
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.publish_progress import Published
+from writetime.storage import layout
+
+NONE = WatchConfig(late_minutes=None, space=None, settings=False, stuck_minutes=None, backlog_segments=None, unpublished_batches=None)
+HOUR = timedelta(hours=1)
+
+
+def limits(**given: float | str | None) -> WatchConfig:
+    return NONE.model_copy(update=given)
+
+
+def kinds(found: list[Trouble]) -> list[str]:
+    return [trouble.text.partition(":")[0] for trouble in found]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    found = MemoryStore()
+    builder = bucket.Builder(found.put)
+    for number in range(1, 9):
+        builder.batch(number)
+    builder.around(8)
+    return found
+
+
+def seen(store: MemoryStore, wanted: WatchConfig, *, after: timedelta = HOUR, **more: bool) -> list[Trouble]:
+    return watch(Batches(store, bucket.CLUSTER), wanted, now=bucket.minute(0) + after, **more)
+
+
+def test_a_node_is_late_from_its_limit_on(store: MemoryStore) -> None:
+    store.delete(bucket.ref(0, 10**6).incoming)
+    assert seen(store, limits(late_minutes=52), after=HOUR) == []
+    found = seen(store, limits(late_minutes=51), after=HOUR)
+    assert kinds(found) == ["late"] * 3
+    first = found[0]
+    assert first.key == f"late {bucket.NODES[0].path}"
+    for part in ("10.0.0.1 (dc1", "Prod <1>", "2026-05-04 12:08Z, 51.5 min ago", "shipper", layout.node_documents(bucket.NODES[0])):
+        assert part in first.text
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [(None, 360), (10**9, 1440), (300_000, 70), (1000, 30)])
+def test_by_default_a_node_is_late_once_half_of_its_space_would_be_full(store: MemoryStore, limit: int | None, minutes: float) -> None:
+    """Two segments of 1 kB a minute: 36 bytes a second."""
+    store.delete(bucket.ref(0, 10**6).incoming)
+    if limit is not None:
+        at = bucket.minute(5)
+        told = {"at": at.isoformat(), "level": "ok", "used": 90, "limit": limit, "share": 0.1, "disk_free": 3 << 30}
+        store.put(layout.node_space(bucket.NODES[0], at, "ok"), json.dumps(told).encode())
+    after = timedelta(minutes=minutes) + timedelta(minutes=8.5)
+    key = f"late {bucket.NODES[0].path}"
+    auto = limits(late_minutes="auto")
+    assert key not in [each.key for each in seen(store, auto, after=after - timedelta(minutes=5))]
+    assert key in [each.key for each in seen(store, auto, after=after + timedelta(minutes=5))]
+
+
+def test_a_node_that_left_is_not_looked_for(store: MemoryStore) -> None:
+    gone = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(layout.node_facts(gone), json.dumps({"address": "10.0.0.9"}).encode())
+    late = limits(late_minutes=55)
+    (found,) = seen(store, late)
+    assert "10.0.0.9" in found.text
+    assert "no segment for" in found.text
+    store.delete(layout.node_facts(gone))
+    assert seen(store, late) == []
+
+
+def test_one_looks_back_as_far_as_it_takes(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose last segments came before the batches of the last hour is not taken for one that never shipped."""
+    monkeypatch.setattr(nodes, "WINDOW", 1)
+    monkeypatch.setattr(nodes.ring, "__kwdefaults__", {"last": 1, "now": None})
+    asked: list[int] = []
+    latest = Batches.latest
+    monkeypatch.setattr(Batches, "latest", lambda self, count=60, **how: asked.append(count) or latest(self, count, **how))
+    seen(store, limits(late_minutes=1))
+    assert asked == [1]
+    lost = layout.NodeName(bucket.CLUSTER, "dc1", "00000009-0000-4000-8000-000000000000")
+    store.put(layout.node_facts(lost), b"{}")
+    seen(store, limits(late_minutes=1))
+    assert asked == [1, 1, 500]
+
+
+def test_a_node_is_short_of_space(store: MemoryStore) -> None:
+    at = bucket.minute(50)
+    for node, level in ((0, "warn"), (1, "alarm"), (2, "ok")):
+        told = {"at": at.isoformat(), "level": level, "used": 90, "limit": 100, "share": 0.9, "disk_free": 3 << 30}
+        store.put(layout.node_space(bucket.NODES[node], at, level), json.dumps(told).encode())
+    assert [trouble.key for trouble in seen(store, limits(space="warn"))] == [
+        f"space {bucket.NODES[0].path} warn",
+        f"space {bucket.NODES[1].path} alarm",
+    ]
+    (found,) = seen(store, limits(space="alarm"))
+    for part in ("(dc1)", "alarm (2026-05-04 12:50Z): 90% of what cdc_raw may hold", "3.0 GiB", "Delete no segment by hand"):
+        assert part in found.text
+    assert seen(store, NONE) == []
+
+
+def test_a_node_is_set_to_drop_captured_writes(store: MemoryStore) -> None:
+    at = bucket.minute(50)
+    for node, settings in ((0, {"cdc_enabled": True}), (1, {"cdc_enabled": False, "cdc_block_writes": False}), (2, {})):
+        space = {"at": at.isoformat(), "level": "ok", "used": 1, "limit": 100, "share": 0.01, "disk_free": 3 << 30}
+        document = json.dumps({**space, "settings": settings}).encode()
+        store.put(layout.node_space(bucket.NODES[node], at, "ok"), document)
+    found = seen(store, limits(settings=True))
+    assert [trouble.key for trouble in found] == [
+        f"settings {bucket.NODES[1].path} cdc_enabled",
+        f"settings {bucket.NODES[1].path} cdc_block_writes",
+    ]
+    for part in (f"settings: node {bucket.NODES[1].host_id} (dc1", "Prod <1>", "cdc_block_writes is false", "JMX", "cdc_bootstrap"):
+        assert part in found[1].text
+    assert WatchConfig().settings
+    assert seen(store, NONE) == []
+
+
+def test_a_batch_is_stuck_that_was_begun_and_does_not_end(store: MemoryStore) -> None:
+    assert seen(store, limits(stuck_minutes=1), after=24 * HOUR) == []
+    manifest = json.loads(store.read(layout.batch_object(bucket.CLUSTER, 8, "manifest")))
+    begun = {**manifest, "number": 9, "base": 8, "created_at": bucket.minute(20).isoformat()}
+    store.put(layout.batch_object(bucket.CLUSTER, 9, "manifest"), json.dumps(begun).encode())
+    assert seen(store, limits(stuck_minutes=40)) == []
+    (found,) = seen(store, limits(stuck_minutes=39))
+    assert found.key == "stuck 9"
+    assert "batch 9 of Prod <1> was begun 40.0 min ago" in found.text
+
+
+def test_a_backlog(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        store.put(bucket.ref(1, 10**6 + number).incoming, b"waits")
+    assert seen(store, limits(backlog_segments=5)) == []
+    (found,) = seen(store, limits(backlog_segments=4))
+    assert (found.key, "backlog: 5 segments of Prod <1> wait" in found.text) == ("backlog", True)
+    monkeypatch.setattr("writetime.monitoring.nodes.LISTED", 2)
+    assert kinds(seen(store, limits(backlog_segments=2000))) == ["backlog"]
+
+
+def test_events_that_stay(store: MemoryStore) -> None:
+    name = layout.published(bucket.CLUSTER)
+    store.delete(name)
+    store.put(name, Published(batch=5, events=1).to_bytes())
+    assert seen(store, limits(unpublished_batches=3)) == []
+    found = seen(store, limits(unpublished_batches=2))
+    assert [trouble.key for trouble in found] == ["unpublished shop.customers", "unpublished shop.orders"]
+    assert seen(store, limits(unpublished_batches=2), publishes=False) == []
+
+
+def test_nothing_is_wrong_with_a_bucket_in_which_there_is_nothing() -> None:
+    assert seen(MemoryStore(), WatchConfig()) == []
+
+
+def test_limits_are_those_of_the_alert_rules() -> None:
+    rules = (Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules.yml").read_text(encoding="utf-8")
+    defaults = WatchConfig()
+    assert defaults.late_minutes == "auto"
+    for alert, limit in {
+        "WritetimeNodeLate": "writetime_source_timestamp_seconds > writetime_late_after_seconds",
+        "WritetimeBacklog": f"(writetime_waiting_segments) > {defaults.backlog_segments}",
+        "WritetimeNotPublished": f"writetime_unpublished_batches > {defaults.unpublished_batches}",
+        "WritetimeBatchStuck": f"for: {defaults.stuck_minutes:.0f}m",
+    }.items():
+        (rule,) = re.findall(rf"alert: {alert}\n(.*?)(?:- alert|\Z)", rules, re.DOTALL)
+        assert limit in rule, alert

@@ -1,0 +1,89 @@
+"""What nodes say of themselves, as it is read: the newest status, or the one document of shippers up to 0.1."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shippers import report
+from shippers.disk_space import Level, Space
+from shippers.metrics import Sight
+from shippers.node_identity import NodeFacts as Facts
+from tests.storage.memory import MemoryStore
+from writetime.cassandra.cdc_settings import CdcSettings
+from writetime.monitoring.nodes import ring
+from writetime.pipeline.batch_history import Batches
+from writetime.pipeline.node_facts import NodeSpace, read_facts
+from writetime.storage import layout
+
+NODE, OTHER = (layout.NodeName("ring one", "dc1", f"7b1c0a52-0c43-4f0a-8a57-0242ac12000{number}") for number in (2, 3))
+NOON = datetime(2026, 5, 4, 12, 5, 1, tzinfo=UTC)
+STATUS: dict[str, Any] = {
+    "at": NOON.isoformat(),
+    "host_id": NODE.host_id,
+    "address": "10.0.0.1",
+    "tokens": ["-5", "7"],
+    "space": {"level": "warn", "used": 9, "limit": 10, "share": 0.9, "disk_free": 3},
+}
+
+
+def put(store: MemoryStore, document: dict[str, Any], *, at: datetime = NOON, node: layout.NodeName = NODE) -> str:
+    return store.put(layout.node_status(node, at, "00000000"), json.dumps(document).encode()).name
+
+
+def test_the_newest_counts_by_the_clock_of_the_store() -> None:
+    store = MemoryStore()
+    store.put(layout.node_facts(NODE), json.dumps({"host_id": NODE.host_id, "address": "old"}).encode())
+    put(store, STATUS, at=NOON + timedelta(days=1))
+    last = put(store, {**STATUS, "address": "10.0.0.9"})
+    store.put(layout.node_facts(OTHER), json.dumps({"address": "10.0.0.2"}).encode())
+    first, second = read_facts(store, NODE.cluster)
+    assert (first.object, first.address, first.tokens) == (last, "10.0.0.9", (-5, 7))
+    assert first.space == NodeSpace(NOON, "warn", 0.9, 9, 10, 3)
+    assert (second.node, second.object, second.address, second.space) == (OTHER, layout.node_facts(OTHER), "10.0.0.2", None)
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"space": 7},
+        {"space": {}},
+        {"space": {**STATUS["space"], "used": -1}},
+        {"at": "x"},
+        {"host_id": "h"},
+        {"tokens": 1},
+        {"settings": 7},
+    ],
+    ids=lambda news: next(iter(news)),
+)
+def test_nonsense_is_passed_over(news: dict[str, Any]) -> None:
+    store = MemoryStore()
+    name = put(store, STATUS | news)
+    (found,) = read_facts(store, NODE.cluster)
+    assert (found.node, found.object, found.address) == (NODE, name, "")
+    assert found.rejected
+
+
+def test_unknown_fields_are_read_past() -> None:
+    store = MemoryStore()
+    put(store, {**STATUS, "log": {"more": [1]}, "later": {"x": 1}, "space": {**STATUS["space"], "later": 1}})
+    (found,) = read_facts(store, NODE.cluster)
+    assert (found.rejected, found.address) == (None, "10.0.0.1")
+
+
+def test_what_a_shipper_writes_is_what_the_status_shows() -> None:
+    store, now = MemoryStore(), datetime.now(UTC)
+    facts = Facts(NODE.cluster, NODE.datacenter, NODE.host_id, address="10.0.0.1", rack="r1", release_version="4.1.10", tokens=["1"])
+    sight = Sight(0.0, "alarm", 9, 10, 0.9, 3, 0, 0, None, 0, 0, 0, 0)
+    _, document = report.about(store.url, facts, Space(9, 10, 0, 3), Level.ALARM, sight, [], CdcSettings(cdc_block_writes=False), now)
+    name = report.report(store, NODE, document, now)
+    assert layout.NodeName.of_facts(name) == NODE
+    (node,) = ring(Batches(store, NODE.cluster), now=now).nodes
+    assert (node.address, node.rack, node.release, node.tokens) == ("10.0.0.1", "r1", "4.1.10", 1)
+    assert node.space is not None
+    assert (node.space.level, node.space.used, node.space.limit) == ("alarm", 9, 10)
+    assert [setting.name for setting in node.unsafe] == ["cdc_block_writes"]
+    assert ring(Batches(store, NODE.cluster), now=now + timedelta(days=3)).nodes[0].space is None

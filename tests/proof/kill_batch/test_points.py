@@ -1,0 +1,42 @@
+"""What `make kill-batch` kills at is there to be passed; the runs themselves have a target of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from proof.kill_batch import points, sabotage
+from spark_jobs import ingest
+from tools import ROOT
+
+
+def test_every_step_is_one_of_the_job() -> None:
+    assert [step for step in points.STEPS if not callable(getattr(ingest.Batch, f"_{step}", None))] == []
+
+
+def test_every_broken_rule_shows_by_something() -> None:
+    known = {*points.INGEST, *points.PUBLISH, sabotage.BETWEEN}
+    assert {
+        name: rule
+        for name, rule in sabotage.RULES.items()
+        if not (rule.rivals or rule.edited or rule.voids or rule.restores or known & set(rule.points))
+    } == {}
+    assert [point for rule in sabotage.RULES.values() for point in rule.points if point not in known] == []
+
+
+@pytest.mark.parametrize(("at", "passes"), [(0, 1), (2, 3)])
+def test_a_job_ends_where_it_was_told_to(at: int, passes: int) -> None:
+    program = (
+        "import os; from proof.kill_batch import points; os.environ[points.DRIVER] = str(os.getpgid(0))\n"
+        "for number in range(1, 9): print(number, flush=True); points.passed('before step seal'); points.passed('after step seal')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), points.POINT: "before step seal", points.AT: str(at)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    told, _ = process.communicate(timeout=60)
+    assert (process.returncode, told.split()) == (-signal.SIGKILL, [str(number) for number in range(1, passes + 1)])

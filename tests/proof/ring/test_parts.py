@@ -1,0 +1,298 @@
+"""The parts of the proof that need neither ring nor Spark: schedule, comparison, shrinking, and that every sabotage finds its rule."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+from unittest.mock import Mock
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from cassandra import ReadFailure
+from cassandra.cqltypes import lookup_casstype
+
+from proof.ring import answer, check, held, sabotage
+from proof.ring.answer import Captured, Row, TableAnswer
+from proof.ring.cli import Wanted
+from proof.ring.lake import Event
+from proof.ring.schedule import HELD, LONGEST_STRETCH, Step, schedule
+from proof.ring.shrink import shrink
+from proof.ring.values import from_lake, from_ring
+from tests.spark_jobs.examples import ORDERS, insert, schema_of
+from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
+from writetime.cassandra.commitlog.mutation import decode_mutation
+from writetime.cassandra.commitlog.segment import peek, scan
+from writetime.cassandra.types.native import Duration
+from writetime.cassandra.types.types import parse_type
+from writetime.errors import DecodeError
+from writetime.events.arrow import arrow_type, to_arrow_value
+
+# --- the ring's answer ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_cassandra_itself_cannot_read_is_named_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_table(_: object, about: Captured, *__: object, of_elements: bool) -> TableAnswer:
+        if about.name == "broken":
+            raise ReadFailure("Replica(s) failed to execute read")
+        return TableAnswer(about.keyspace, about.name, "id", [], {}, untold=[] if of_elements else about.multicell)
+
+    captured = [Captured("proof", name, "id", [], [], ["l"]) for name in ("a", "broken", "b")]
+    monkeypatch.setattr(answer, "_captured", lambda _: iter(captured))
+    monkeypatch.setattr(answer, "_read_table", read_table)
+    session = Mock()
+    session.execute.return_value.one.return_value.release_version = "4.1.10"
+    found = answer.read(session)
+    assert [table.untold for table in found.tables] == [["l"], ["l"]]
+    assert [table.name for table in found.tables] == ["a", "b"]
+    assert list(found.unreadable) == ["proof.broken"]
+    assert "failed to execute" in found.unreadable["proof.broken"]
+
+
+# --- the schedule ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [10, 600, 20_000])
+def test_a_schedule_keeps_two_nodes_up_and_ends_quietly(seed: int, ops: int) -> None:
+    steps = schedule(seed, ops)
+    assert steps == schedule(seed, ops)
+    assert steps != schedule(seed + 1, ops)
+    assert [step.at for step in steps] == sorted(step.at for step in steps)
+    assert (steps[-1].at, steps[-1].what) == (ops, "quiet")
+    quiet = [0, *(step.at for step in steps if step.what == "quiet")]
+    assert max(b - a for a, b in pairwise(quiet)) <= LONGEST_STRETCH
+    away: set[int] = set()
+    for step in steps:
+        if step.what in ("stop", "kill"):
+            away.add(step.node)
+        if step.what == "start":
+            away.discard(step.node)
+        assert len(away) <= 1
+    assert {"stop", "kill"} & {step.what for step in steps}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [2_000, 20_000])
+def test_a_long_run_changes_the_ring_and_ends_with_three_nodes(seed: int, ops: int) -> None:
+    changes = [step for step in schedule(seed, ops) if step.what in ("join", "leave", "replace")]
+    assert [step.what for step in changes] == ["join", "leave", "replace"]
+    # The others find the ring by asking the first one.
+    assert all(step.node != 0 for step in changes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [240, 600, 20_000])
+def test_in_each_stretch_something_expires_and_a_node_is_alone_of_which_segments_come_late(seed: int, ops: int) -> None:
+    steps = schedule(seed, ops)
+    quiet = [number for number, step in enumerate(steps) if step.what == "quiet"]
+    for start, end in pairwise([-1, *quiet]):
+        stretch = steps[start + 1 : end]
+        assert any(_comes_late(stretch[:number], stretch[number:]) for number, step in enumerate(stretch) if step.what == "alone")
+
+
+def _comes_late(before: list[Step], alone: list[Step]) -> bool:
+    """Whether all are there, something is to expire, and a batch takes in what another one has sealed since."""
+    ended, came = ([step.node for step in before if step.what in what] for what in (("stop", "kill"), ("start",)))
+    at = next((step.at for step in alone if step.what == "together"), None)
+    after = [step for step in alone if step.at == at and step.what in ("together", "roll", "ship", "batch")]
+    others = {step.node for step in after if step.what == "ship"} - {alone[0].node}
+    return (
+        len(ended) == len(came)
+        and [step.what for step in before[-1:]] == ["expire"]
+        and bool(others)
+        and {step.what for step in after} == {"together", "roll", "ship", "batch"}
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("ops", [120, 600, 20_000])
+def test_in_each_stretch_segments_are_held_over_a_purge_with_all_nodes_up(seed: int, ops: int) -> None:
+    steps = schedule(seed, ops)
+    quiet = [number for number, step in enumerate(steps) if step.what == "quiet"]
+    for start, end in pairwise([-1, *quiet]):
+        stretch = steps[start + 1 : end]
+        assert [step.what for step in stretch if step.what in HELD] == list(HELD)
+        before = [step.what for step in stretch[: next(n for n, step in enumerate(stretch) if step.what == "hold")]]
+        assert before.count("start") == before.count("stop") + before.count("kill")
+        assert stretch[-1].what == "let in" or stretch[-1].at == stretch[-2].at == steps[end].at
+
+
+def test_without_chaos_nobody_goes_away() -> None:
+    assert not {"stop", "kill", "alone", "join", "leave", "replace", *HELD} & {step.what for step in schedule(1, 2000, chaos=False)}
+
+
+# --- segments that are held -----------------------------------------------------------------------------------------------------------
+
+_SCHEMA = schema_of(ORDERS)
+_SEGMENT = [encode_mutation(insert(ORDERS, number, {"name": name}, 7), _SCHEMA) for number, name in enumerate(("one", "held", "two"))]
+
+
+def _frames(data: bytes) -> list[bytes]:
+    found = scan(data)
+    return [found.body(frame) for frame in found.frames]
+
+
+def test_a_flipped_byte_costs_its_frame_and_no_other() -> None:
+    whole = encode_segment(1, 7, _SEGMENT)
+    damaged = held.damaged(whole, b"held", held.flip)
+    assert damaged is not None
+    assert len(damaged) == len(whole)
+    assert _frames(damaged) == [_SEGMENT[0], _SEGMENT[2]]
+    assert [problem.kind for problem in scan(damaged).problems] == ["corrupt_frame"]
+    assert held.damaged(whole, b"nowhere", held.flip) is None
+
+
+def test_a_garbled_frame_is_whole_and_of_its_table_and_cannot_be_decoded() -> None:
+    damaged = held.damaged(encode_segment(1, 7, _SEGMENT), b"held", held.garble)
+    assert damaged is not None
+    assert scan(damaged).problems == []
+    one, garbled, two = _frames(damaged)
+    assert [one, two] == [_SEGMENT[0], _SEGMENT[2]]
+    assert peek(garbled) == peek(_SEGMENT[1])
+    with pytest.raises(DecodeError):
+        decode_mutation(garbled, _SCHEMA)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------------------------
+
+VALUES: list[tuple[str, str, Any]] = [
+    ("int", "Int32Type", -5),
+    ("text", "UTF8Type", "größe"),
+    ("varint", "IntegerType", -(2**70)),
+    ("decimal", "DecimalType", Decimal("-1.500E+7")),
+    ("float", "FloatType", 0.10000000149011612),
+    ("double", "DoubleType", -0.0),
+    ("blob", "BytesType", b"\x00\xff"),
+    ("boolean", "BooleanType", True),
+    ("uuid", "UUIDType", UUID(int=7)),
+    ("inet", "InetAddressType", "2001:db8::1"),
+    ("timestamp", "TimestampType", -62135596800001),
+    ("date", "SimpleDateType", -800_000),
+    ("time", "TimeType", 86_399_999_999_999),
+    ("duration", "DurationType", Duration(-1, -2, -(2**40))),
+    ("frozen<list<int>>", "ListType(Int32Type)", [1, None, 3]),
+    ("frozen<map<text, frozen<list<int>>>>", "MapType(UTF8Type,ListType(Int32Type))", [("a", [1]), ("b", [])]),
+    ("tuple<int, text>", "TupleType(Int32Type,UTF8Type)", (1, None)),
+    ("vector<float, 2>", "VectorType(FloatType,2)", [1.5, -2.0]),
+    ("vector<text, 2>", "VectorType(UTF8Type,2)", ["a", "bc" * 100]),
+]
+
+
+@pytest.mark.parametrize(("cql", "name", "value"), VALUES, ids=[cql for cql, _, _ in VALUES])
+def test_both_sides_take_one_form(cql: str, name: str, value: Any) -> None:
+    kind = parse_type(cql, "k", {})
+    driver = lookup_casstype(name)
+    column = pa.array([to_arrow_value(kind, value), None], arrow_type(kind))
+    told = [from_ring(driver, kind.encode(value)), from_ring(driver, None)]
+    assert check.same(told, from_lake(column))
+    assert told[0] is not None
+
+
+def test_near_is_not_the_same() -> None:
+    assert not check.same(0.0, -0.0)
+    assert not check.same(1, True)
+    assert not check.same({"a": None}, None)
+    assert check.same({"a": 1, "b": None}, {"a": 1})
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------------------------
+
+ONE = {"p": 1, "v": "a"}
+TWO = {"p": 1, "v": "b"}
+
+
+class FakeLake:
+    def __init__(self, rows: list[Row], events: list[Event]) -> None:
+        self.rows, self.events = rows, events
+
+    def current(self, _: TableAnswer) -> list[Row]:
+        return self.rows
+
+    def changes(self, _: TableAnswer) -> list[Event]:
+        return self.events
+
+    def numbers(self, *_: str) -> list[tuple[int, int]]:
+        return sorted((event.batch, event.ordinal) for event in self.events)
+
+
+def event(ordinal: int, before: Any, after: Any, changed: Sequence[str] = ("v",), op: str | None = None) -> Event:
+    op = op or ("c" if before is None else "d" if after is None else "u")
+    return Event(1, ordinal, op, None, "[1]", before, after, list(changed), 5, "id", {})
+
+
+RING = Row("[1]", TWO, {"v": 5}, {"v": 1000})
+GOOD = [event(1, None, ONE), event(2, ONE, TWO)]
+
+
+def found(ring: Row, rows: list[Row], events: list[Event]) -> set[str]:
+    answer = TableAnswer("k", "t", "id", ["p"], {ring.key: ring}, 900, 1)
+    return {mismatch.check for mismatch in check.check_table(answer, FakeLake(rows, events), "here")}  # type: ignore[arg-type]
+
+
+def test_what_is_right_is_right() -> None:
+    assert found(RING, [RING], GOOD) == set()
+    assert found(RING, [replace(RING, expires_at={"v": 1001})], GOOD) == set()
+
+
+@pytest.mark.parametrize(
+    ("rows", "events", "checks"),
+    [
+        ([replace(RING, values=ONE)], [event(1, None, ONE)], {"table"}),
+        ([replace(RING, writetime={"v": 4})], GOOD, {"table"}),
+        ([replace(RING, expires_at={"v": 1003})], GOOD, {"table"}),
+        ([replace(RING, expires_at={})], GOOD, {"table"}),
+        ([], [*GOOD, event(3, TWO, None)], {"table"}),
+        ([RING, RING], GOOD, {"table"}),
+        ([RING], [event(1, None, ONE)], {"fold"}),
+        ([RING], [event(1, None, ONE), event(2, None, TWO)], {"before"}),
+        ([RING], [event(1, None, TWO), event(2, TWO, TWO)], {"event"}),
+        ([RING], [event(1, None, TWO, op="u")], {"event"}),
+        ([RING], [event(1, None, ONE), event(2, ONE, TWO, changed=())], {"event"}),
+        ([RING], [event(1, None, ONE), event(3, ONE, TWO)], {"duplicate"}),
+        ([RING], [event(1, None, ONE), event(1, ONE, TWO)], {"duplicate"}),
+    ],
+)
+def test_what_is_wrong_is_told(rows: list[Row], events: list[Event], checks: set[str]) -> None:
+    assert checks <= found(RING, rows, events)
+
+
+def test_a_truncate_ends_all_rows() -> None:
+    events = [event(1, None, ONE), Event(1, 2, "t", None, "", None, None, [], 6, "id", {}), event(3, None, TWO)]
+    assert found(RING, [RING], events) == set()
+
+
+# --- shrinking and sabotages ----------------------------------------------------------------------------------------------------------
+
+
+def test_shrinking_finds_a_short_prefix_and_few_kinds() -> None:
+    kinds = frozenset("abcdefgh")
+
+    def fails(wanted: Wanted) -> bool:
+        return (wanted.prefix if wanted.prefix is not None else wanted.ops) >= 130 and "c" not in wanted.without
+
+    smallest = shrink(Wanted(1, 1000), fails, kinds)
+    assert not smallest.chaos
+    assert smallest.prefix is not None
+    assert 130 <= smallest.prefix <= 150
+    assert "c" not in smallest.without
+    assert len(smallest.without) >= 5
+    assert smallest.command.startswith("make ring SEED=1 OPS=1000 ARGS=")
+
+
+def test_a_rule_that_is_none_is_refused_with_all_names() -> None:
+    with pytest.raises(ValueError, match="tie-break"):
+        sabotage.apply("nothing")
+
+
+def test_every_sabotage_finds_what_it_breaks() -> None:
+    """In a process of its own: a rule stays broken."""
+    assert len(sabotage.RULES) >= 12
+    code = "from proof.ring import sabotage\nfor rule in sabotage.RULES: sabotage.apply(rule)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

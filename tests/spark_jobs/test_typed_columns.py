@@ -1,0 +1,331 @@
+"""Pages typed by columns: as those of the readable twin, value by value, on tables of all types; and what goes the twin's way."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_jobs.stages.merge_stream import FOLDED
+from spark_jobs.stages.row_packs import pack, unpacked
+from spark_jobs.stages.typed_columns import EventColumns
+from spark_jobs.stages.typed_events import EventPlan, TypedEvents, typed
+from tests.cassandra.types.typed import TYPES, kind_of, typed_values, values_of
+from tests.events.test_round_trips import IN_ARROW
+from tests.spark_jobs.examples import (
+    COUNTS,
+    EVERYTHING,
+    HOSTS,
+    KEYS_ONLY,
+    NOW,
+    ORDERS,
+    SCHEMA,
+    THEN,
+    cells,
+    delete,
+    folded,
+    frame,
+    insert,
+    of_kind,
+    paged,
+    schema_of,
+    table,
+)
+from writetime.cassandra.merge import row_codec
+from writetime.cassandra.merge.row_codec import Engine
+from writetime.cassandra.model import NO_DELETION_TIME, Cell, Row
+from writetime.cassandra.schema.model import Column, Schema, Table
+from writetime.cassandra.types.types import CollectionType, CqlType, UdtType
+from writetime.errors import MalformedMutation
+from writetime.events.arrow import plain_values
+from writetime.events.masking import Rules
+
+KEY_TYPES = (
+    "frozen<addr>",
+    "frozen<map<text, int>>",
+    "tuple<int, text>",
+    "int",
+    "text",
+    "uuid",
+    "timeuuid",
+    "decimal",
+    "timestamp",
+    "boolean",
+    "inet",
+    "double",
+    "blob",
+    "varint",
+    "frozen<list<int>>",
+)
+COLLECTIONS = ("set<text>", "list<int>", "map<text, timestamp>", "addr", "person", "set<int>", "list<frozen<addr>>", "map<uuid, double>")
+MORE_COLLECTIONS = (
+    "map<int, frozen<set<text>>>",
+    "set<boolean>",
+    "map<boolean, int>",
+    "set<timeuuid>",
+    "list<blob>",
+    "set<decimal>",
+    "set<date>",
+)
+ENGINES: tuple[Engine, ...] = ("numba", "python")
+HOST_NAMES = ["host-b", "", "host-a", "host-c"]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    made: dict[str, Column] = {}
+    for kind, most in (("partition_key", 2), ("clustering", 2)):
+        for at in range(draw(st.integers(1 if kind == "partition_key" else 0, most))):
+            name = f"{kind[0]}{at}"
+            made[name] = Column(name, kind, draw(st.sampled_from(KEY_TYPES)), at)
+    kinds = ["regular"] if "c0" not in made else ["static", "regular"]
+    for at in range(draw(st.integers(0, 6))):
+        text = draw(st.one_of(st.sampled_from((*COLLECTIONS, *MORE_COLLECTIONS)), typed_values(2, IN_ARROW, empty_keys=False).map(first)))
+        name = draw(st.sampled_from(("v", "ü", "V", "a.b", "vv"))) + str(at)
+        made[name] = Column(name, draw(st.sampled_from(kinds)), text)
+    return Table("k", "any", UUID(int=77), made, cdc=True)
+
+
+def first(pair: tuple[str, Any]) -> str:
+    return pair[0]
+
+
+@st.composite
+def pages_of_rows(draw: st.DrawFn, of: Table) -> list[dict[str, Any]]:
+    """FOLDED rows of events."""
+    statics, regulars = ([column for column in of.columns.values() if column.kind == kind] for kind in ("static", "regular"))
+    rows = []
+    for seq in range(draw(st.integers(1, 6))):
+        parts = [draw_value(draw, column.type) for column in of.partition_key]
+        pk = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
+        old = tuple(draw(st.none() | st.just(draw_value(draw, column.type))) for column in of.clustering)
+        new = old if draw(st.integers(0, 4)) else tuple(draw_value(draw, column.type) for column in of.clustering)
+        before, after = draw(st.sampled_from([(True, True), (True, True), (False, True), (True, False)]))
+        was, is_now = changing(draw, regulars)
+        stood, stands = changing(draw, statics)
+        alone = bool(statics) and draw(st.integers(0, 5)) == 0
+        rows.append(
+            {
+                **dict.fromkeys(FOLDED.names),
+                "kind": "event",
+                "table": of.label,
+                "table_id": of.id.bytes,
+                "bucket": 0,
+                "seq": draw(st.none() | st.just(seq)),
+                "last": draw(st.booleans()),
+                "pk": pk,
+                "before": row_codec.encode(Row(None if alone else old, cells=() if alone else was)) if before else b"",
+                # Of a row that does not show nobody asks for static content.
+                "static_before": row_codec.encode(Row(None, cells=stood)) if stood and (before or draw(st.booleans())) else b"",
+                "after": row_codec.encode(Row(None if alone else new, cells=() if alone else is_now)) if after else b"",
+                "static_after": row_codec.encode(Row(None, cells=stands)) if stands else draw(st.sampled_from([b"", None])),
+                "ts": draw(st.integers(-(2**63), 2**63 - 1) | st.just(THEN)),
+                "reason": draw(st.sampled_from([None, "expiry", "row_delete"])),
+                "copies": draw(
+                    st.none() | st.lists(st.fixed_dictionaries({"segment": st.integers(0, 3), "position": st.integers(0, 99)}), max_size=4)
+                ),
+            }
+        )
+    return rows
+
+
+def draw_value(draw: st.DrawFn, text: str) -> bytes:
+    return kind_of(text).encode(draw(values_of(text, IN_ARROW)))
+
+
+def changing(draw: st.DrawFn, columns: list[Column]) -> tuple[tuple[Cell, ...], tuple[Cell, ...]]:
+    """Live cells before and after."""
+    before: list[Cell] = []
+    after: list[Cell] = []
+    for column in columns:
+        old = draw_cells(draw, column)
+        before += old
+        after += draw(st.sampled_from([old, [], None])) or draw_cells(draw, column)
+    return tuple(before), tuple(after)
+
+
+def draw_cells(draw: st.DrawFn, column: Column) -> list[Cell]:
+    kind = kind_of(column.type)
+    if draw(st.integers(0, 3)) == 0:
+        return []
+    if not kind.multicell:
+        return [cell(draw, column, draw_value(draw, column.type), None)]
+    found = dict(draw_elements(draw, kind))
+    return [cell(draw, column, value, path) for path, value in found.items()]
+
+
+def cell(draw: st.DrawFn, column: Column, value: bytes, path: bytes | None) -> Cell:
+    mortal = draw(st.booleans())
+    ttl, time = (10, NOW + draw(st.integers(1, 3))) if mortal else (0, NO_DELETION_TIME)
+    return Cell(column.name, THEN + draw(st.integers(0, 3)), value, path, ttl, time)
+
+
+def draw_elements(draw: st.DrawFn, kind: CqlType) -> list[tuple[bytes, bytes]]:
+    some = range(draw(st.integers(1, 4)))
+    if isinstance(kind, UdtType):
+        fields = list(kind.known_fields.items())
+        return [(at.to_bytes(2, "big"), draw_value(draw, str(fields[at][1]))) for at in some if at < len(fields)]
+    assert isinstance(kind, CollectionType)
+    if kind.kind == "list":
+        return [(draw(st.uuids(version=1)).bytes, draw_value(draw, str(kind.elements[0]))) for _ in some]
+    keys = [draw_value(draw, str(kind.elements[0])) for _ in some]
+    if kind.kind == "map":
+        return [(key, draw_value(draw, str(kind.elements[1]))) for key in keys if key]
+    return [(key, b"") for key in keys]
+
+
+def page(of: Table, rows: list[dict[str, Any]], schema: Schema, engine: Any, **options: Any) -> Any:
+    """The rows typed, or what is wrong with them."""
+    plan = EventPlan(schema, NOW, [f"{at}.log" for at in range(4)], HOST_NAMES, {of.id.bytes: 3}, {(of.id.bytes, 0): 5}, **options)
+    try:
+        return TypedEvents(plan, of.id, engine).page(pa.RecordBatch.from_pylist(rows, schema=FOLDED), 0)
+    except Exception as error:  # noqa: BLE001 - both have to fail alike
+        return type(error), str(error)
+
+
+def same(of: Table, rows: list[dict[str, Any]], schema: Schema, **options: Any) -> None:
+    fast, twin = (page(of, rows, schema, engine, **options) for engine in ENGINES)
+    if isinstance(twin, tuple) or isinstance(fast, tuple):
+        assert fast == twin
+        return
+    assert fast.schema == twin.schema
+    for name in fast.schema.names:
+        assert repr(plain_values(fast[name])) == repr(plain_values(twin[name])), name
+    fast.validate(full=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_as_the_twin_has_it(data: st.DataObject) -> None:
+    of = data.draw(tables())
+    rows = data.draw(pages_of_rows(of))
+    read = data.draw(st.sampled_from([frozenset(), frozenset({0, 2}), frozenset(range(4))]))
+    same(of, rows, Schema(tables={of.id: of}, types=dict(TYPES)), read=read)
+
+
+def made_by_columns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each page that is asked for by columns from now on, whether it was made so."""
+    found: list[bool] = []
+    make = EventColumns.page
+
+    def noted(self: EventColumns, *arguments: Any) -> Any:
+        made = make(self, *arguments)
+        found.append(made is not None)
+        return made
+
+    monkeypatch.setattr(EventColumns, "page", noted)
+    return found
+
+
+def folded_of(of: Table, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: row[name] for name in FOLDED.names}
+        for row in rows
+        if row["kind"] in ("event", "deletion") and row["table_id"] == of.id.bytes
+    ]
+
+
+PLAIN: dict[str, Any] = {
+    "Name": "n",
+    "name": 7,
+    "a.b": "",
+    "select": [3, 1, 2],
+    "tags": ["b", "a"],
+    "names": [("k", "v"), ("j", "")],
+    "home": {"street": "s", "Since when": 5},
+    "work": {"street": None, "Since when": 0},
+    "two": (1, "x"),
+    "v": [0.5, -0.0],
+    "c double": float("nan"),
+    "c float": -0.0,
+    "c varint": 10**30,
+    "c inet": "::1",
+    "c boolean": True,
+    "homes": [{"street": "t", "Since when": None}],
+}
+
+
+def test_all_kinds_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = made_by_columns(monkeypatch)
+    later = PLAIN | {"select": [3, 1], "tags": ["a", "c"], "c float": 0.0, "home": {"street": "t", "Since when": 5}, "name": None}
+    later.pop("name")
+    frames = [
+        insert(EVERYTHING, 1, PLAIN),
+        insert(EVERYTHING, 1, later, timestamp=THEN + 1),
+        insert(EVERYTHING, 2, {"c int": b"", "c timestamp": b"", "c uuid": b"", "c duration": b"", "c date": b""}),
+        insert(EVERYTHING, 2, {"c int": b"\0\0\0\1", "c uuid": bytes(16)}, timestamp=THEN + 1),
+        delete(EVERYTHING, 1, THEN + 2),
+        insert(KEYS_ONLY, 1, None, "x"),
+        insert(COUNTS, 1, {"n": counter(5)}),
+        insert(COUNTS, 1, {"n": counter(6)}, timestamp=THEN + 1),
+        insert(ORDERS, 1, {"name": "a"}, 3),
+    ]
+    rows = folded([frame(mutation, segment=at % 3) for at, mutation in enumerate(frames)])
+    for of in (EVERYTHING, KEYS_ONLY, COUNTS, ORDERS):
+        mine = folded_of(of, rows)
+        assert mine
+        same(of, mine, SCHEMA)
+    assert noted == [True] * 4
+
+
+def counter(count: int) -> bytes:
+    return b"\0\1\x80\0" + UUID(int=9).bytes + (1).to_bytes(8, "big") + count.to_bytes(8, "big")
+
+
+def test_what_a_dropped_column_held_is_told_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = made_by_columns(monkeypatch)
+    was = table("lost", 70, {"id": "int", "v": "text", "tags": "set<text>"})
+    now = table("lost", 70, {"id": "int", "v": "text"})
+    old, new = (
+        row_codec.encode(Row((), cells=cells(was, values, schema=schema_of(was)))) for values in ({"v": "x", "tags": ["a"]}, {"v": "x"})
+    )
+    row = {**dict.fromkeys(FOLDED.names), "kind": "event", "table_id": now.id.bytes, "bucket": 0, "seq": 0, "last": True, "pk": bytes(4)}
+    rows = [{**row, "before": old, "after": new, "ts": THEN, "reason": "alter"}]
+    same(now, rows, schema_of(now), before={now.id.bytes: was})
+    (event,) = page(now, rows, schema_of(now), "numba", before={now.id.bytes: was}).to_pylist()
+    assert (event["changed"], event["before"]["tags"], event["after"]["tags"], event["changed_elements"]) == (["tags"], ["a"], None, None)
+    # If nobody knows the column any more, nobody tells of it.
+    same(now, rows, schema_of(now))
+    assert noted == [True] * 3
+
+
+def test_rules_deletions_and_damage_go_the_readable_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = made_by_columns(monkeypatch)
+    rows = folded_of(ORDERS, folded([frame(insert(ORDERS, 1, {"name": "a"}, 3))]))
+    same(ORDERS, rows, SCHEMA, rules=Rules(masks={3: ["shop.orders.name"]}))
+    assert noted == []
+    same(ORDERS, [*rows, *folded_of(ORDERS, folded([frame(delete(ORDERS, 1))], deletes="one"))], SCHEMA)
+    same(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA)
+    assert page(ORDERS, [{**rows[0], "after": rows[0]["after"] + b"\x03"}], SCHEMA, "numba")[0] is MalformedMutation
+    same(ORDERS, [{**rows[0], "pk": b"\0"}], SCHEMA)
+    assert noted == [False] * 3
+
+
+def test_few_events_are_typed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = made_by_columns(monkeypatch)
+    rows = folded_of(ORDERS, folded([frame(insert(ORDERS, 1, {"name": "a"}, line)) for line in range(16)]))
+    few, more = page(ORDERS, rows[:15], SCHEMA, "auto"), page(ORDERS, rows, SCHEMA, "auto")
+    assert few.equals(more.slice(0, 15))
+    assert noted == [True]
+
+
+def test_a_pack_of_many_rows_is_several_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.stages.typed_events.BYTES_PER_PAGE", 2500)
+    rows = of_kind(folded([frame(insert(ORDERS, 1, {"name": "a"}, line)) for line in range(5)]), "event")
+    pages = paged(rows, start=7)
+    assert [row["told"] for row in pages] == [2, 2, 1]
+    assert [row["last"] for row in pages] == [2, 2, 1]
+    assert [n for made in unpacked(row["payload"] for row in pages) for n in made["ordinal"].to_pylist()] == [8, 9, 10, 11, 12]
+
+
+def test_the_engine_may_be_chosen() -> None:
+    rows = folded_of(ORDERS, folded([frame(insert(ORDERS, 1, {"name": "a"}, 3))]))
+    plan = EventPlan(SCHEMA, NOW, ["a.log"] * 3, HOSTS, {ORDERS.id.bytes: 3}, {(ORDERS.id.bytes, 0): 0})
+    batch = pa.RecordBatch.from_pylist([{"state": pack(pa.RecordBatch.from_pylist(rows, schema=FOLDED))}])
+    made = [[page for out in typed(plan, engine)(iter([batch])) for page in unpacked(out["payload"].to_pylist())] for engine in ENGINES]
+    assert made[0][0].equals(made[1][0])
+    assert made[0][0]["after"][0].as_py()["name"] == "a"
