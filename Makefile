@@ -62,7 +62,7 @@ ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events 
 	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
 bootstrap-proof: setup ## read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
-	@$(PYTHON) -m tests.pipeline.bootstrap --rows $(or $(ROWS),20000) $(ARGS)
+	@$(PYTHON) -m proof.bootstrap --rows $(or $(ROWS),20000) $(ARGS)
 
 orders: setup ## the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
 	@$(PYTHON) -m proof.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
