@@ -16,8 +16,8 @@ main() {
     once "$VENV/.made" make_venv tools/setup.sh tools/bootstrap.txt
     once "$VENV/.installed" install_libraries requirements.txt pyproject.toml "$VENV/.made"
     "$PYTHON" -m tools.jars sync # looks at the files themselves; a moment if they are there
-    forget_if_older "$VENV/.compiled" writetime/commitlog writetime/join/{flat,kernel,kernel_pack,kernel_rows}.py
-    once "$VENV/.compiled" compile_kernel "$VENV/.installed" writetime/commitlog/*.py writetime/join/{flat,kernel,kernel_pack,kernel_rows}.py
+    forget_if_older "$VENV/.compiled" writetime/kernels writetime/cassandra
+    once "$VENV/.compiled" compile_kernel "$VENV/.installed" writetime/kernels/*.py writetime/cassandra/{,commitlog/,merge/,types/}*.py
     once var/cache/.prepared prepare_airflow "$VENV/.installed"
 }
 
