@@ -7,10 +7,19 @@ MAKEFLAGS += --no-print-directory
 PYTHON := .venv/bin/python
 UV := .venv/share/uv/bin/uv
 
-.PHONY: help setup demo up down test test-gcs test-s3 test-airflow test-decoder fuzz fuzz-java kill-shipper pressure kill-batch ring bootstrap-proof orders bench-decode bench-batch bench-state bench-growth bench-plan bench-refused bench-page bench-paint bench-upload bench-freshness bench-schedule bench-publish bench-archive record lint types lock lock-jars clean ci
+# What `make` lists; proofs and benchmarks are targets of their own, listed by `make prove` and `make bench`.
+.PHONY: help setup demo up down test test-all test-gcs test-s3 prove bench record lint types lock lock-jars clean ci
+
+# NAME of a proof and its target; the targets have variables of their own.
+PROOFS := ring decoder fuzz fuzz-java kill-shipper kill-batch pressure bootstrap orders airflow
+TARGET_OF_decoder := test-decoder
+TARGET_OF_bootstrap := bootstrap-proof
+TARGET_OF_airflow := test-airflow
+BENCHES := decode batch state growth plan refused page paint upload freshness schedule publish archive
+.PHONY: $(foreach name,$(PROOFS),$(or $(TARGET_OF_$(name)),$(name))) $(addprefix bench-,$(BENCHES))
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is needed into .venv and jars, compile the kernel; a moment if all is there
 	@tools/setup.sh
@@ -24,8 +33,11 @@ up: setup ## the same as demo, and leave Kafka and Airflow running
 down: ## stop what `make up` left running
 	@$(PYTHON) -m tools.demo down
 
-test: setup ## all tests that need nothing but set-up, in two processes side by side
+test: setup ## the quick suite: every main path once on real parts, in about ten minutes
 	@$(PYTHON) -m tools.tests $(ARGS)
+
+test-all: setup ## all tests that need nothing but set-up; REST=1 only those that `make test` leaves out
+	@$(PYTHON) -m tools.tests $(if $(REST),--rest,--all) $(ARGS)
 
 test-gcs: setup ## tests against a GCS test server; needs Go, fetches it if there is none
 	@$(PYTHON) -m tools.gcs_server
@@ -35,79 +47,106 @@ test-s3: setup ## tests against an S3 test server; needs Go, fetches it if there
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m pytest -m s3 $(ARGS)
 
-test-airflow: setup ## a live node, Airflow on its schedule and a person at a browser; needs Chromium, fetches it if there is none; some minutes
+prove: ## run the proof NAME=ring, kill-batch, …, with its variables (SEED=7 OPS=2000); without a NAME list them
+	@case " $(PROOFS) " in \
+	    *" $(or $(NAME),none) "*) $(MAKE) $(or $(TARGET_OF_$(NAME)),$(NAME)) ;; \
+	    *) $(call list,prove,$(foreach name,$(PROOFS),$(name)=$(or $(TARGET_OF_$(name)),$(name)))) ;; \
+	esac
+
+bench: ## run the benchmark NAME=decode, batch, …; without a NAME list them
+	@case " $(BENCHES) " in \
+	    *" $(or $(NAME),none) "*) $(MAKE) bench-$(NAME) ;; \
+	    *) $(call list,bench,$(foreach name,$(BENCHES),$(name)=bench-$(name))) ;; \
+	esac
+
+# $(call list,command,name=target …): each with its line of help. Exit code 2 for a name that is none.
+define list
+for pair in $(2); do \
+    awk -F ':.*#: ' -v name="$${pair%%=*}" -v target="$${pair#*=}" \
+        '$$1 == target {printf "  make $(1) NAME=%-13s %s\n", name, $$2}' $(firstword $(MAKEFILE_LIST)); \
+done; \
+$(if $(NAME),echo "make $(1): there is no $(NAME)" >&2; exit 2)
+endef
+
+# --- proofs ---------------------------------------------------------------------------------------------------------
+
+test-airflow: setup #: a live node, Airflow on its schedule and a person at a browser; needs Chromium, fetches it if there is none; some minutes
 	@$(PYTHON) -m tools.chromium
 	@$(PYTHON) -m pytest -m browser $(ARGS)
 
-test-decoder: setup ## boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
+test-decoder: setup #: boot Cassandra 4.0, 4.1 and 5.0 with every codec, read what they log as their own readers do; some minutes
 	@$(PYTHON) -m proof.decoder.compare $(ARGS)
 
-fuzz: setup ## damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
+fuzz: setup #: damage segments in CASES=1000000 ways by SEED=1 and see that nothing false passes as good
 	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=var/fuzz/numba $(PYTHON) -m proof.fuzz --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) $(ARGS)
 
-fuzz-java: setup ## CASES=5000 damaged segments by SEED=1, read by Cassandra's own reader too: it delivers nothing else
+fuzz-java: setup #: CASES=5000 damaged segments by SEED=1, read by Cassandra's own reader too: it delivers nothing else
 	@$(PYTHON) -m proof.fuzz.against_java --cases $(or $(CASES),5000) --seed $(or $(SEED),1) $(ARGS)
 
-kill-shipper: setup ## a shipper beside a writing node, killed KILLS=200 times by SEED=1: nothing lost or doubled; SABOTAGE=rule or all shows that it would
+kill-shipper: setup #: a shipper beside a writing node, killed KILLS=200 times by SEED=1: nothing lost or doubled; SABOTAGE=rule or all shows that it would
 	@$(PYTHON) -m proof.kill_shipper --seed $(or $(SEED),1) --kills $(or $(KILLS),200) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
-pressure: setup ## a node of VERSION=5.0.6 with little room for CDC, under load, and its store away for two minutes: nothing rejected, nothing lost
+pressure: setup #: a node of VERSION=5.0.6 with little room for CDC, under load, and its store away for two minutes: nothing rejected, nothing lost
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m proof.pressure $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
-kill-batch: setup ## ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; SABOTAGE=rule or all shows that it would
+kill-batch: setup #: ingest and publish killed KILLS=100 times by SEED=1, Kafka away now and then: each event once; SABOTAGE=rule or all shows that it would
 	@$(PYTHON) -m proof.kill_batch --seed $(or $(SEED),1) --kills $(or $(KILLS),100) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
-ring: setup ## OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
+ring: setup #: OPS=2000 by SEED=1 on a real ring under chaos: tables and events equal it; SABOTAGE=rule or all breaks the product, and shows
 	@$(PYTHON) -m proof.ring --seed $(or $(SEED),1) $(if $(OPS),--ops $(OPS)) $(if $(SABOTAGE),--sabotage $(SABOTAGE)) $(ARGS)
 
-bootstrap-proof: setup ## read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
+bootstrap-proof: setup #: read a table of ROWS=20000 rows from a real ring that is written to, killed half-way and gone on with; tables equal it
 	@$(PYTHON) -m proof.bootstrap --rows $(or $(ROWS),20000) $(ARGS)
 
-orders: setup ## the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
+orders: setup #: the recorded segments in ORDERS=20 random orders from SEED=1 on, in batches of any size, some again: the same tables and folded feeds
 	@$(PYTHON) -m proof.orders --orders $(or $(ORDERS),20) --seed $(or $(SEED),1) $(ARGS)
 
-bench-decode: setup ## segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
+# --- benchmarks -----------------------------------------------------------------------------------------------------
+
+bench-decode: setup #: segments to Arrow cells against Cassandra's own reader; boots a node for the segments the first time
 	@$(PYTHON) -m benchmarks.decode $(ARGS)
 
-bench-batch: setup ## three replicas' segments through a batch without sinks: MB/s a core, and where the time goes
+bench-batch: setup #: three replicas' segments through a batch without sinks: MB/s a core, and where the time goes
 	@$(PYTHON) -m benchmarks.batch $(ARGS)
 
-bench-state: setup ## look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
+bench-state: setup #: look up and write 100,000 keys in state shards of 1 and 10 million rows; needs 5 GB of disk the first time
 	@$(PYTHON) -m benchmarks.state $(ARGS)
 
-bench-growth: setup ## whole batches of 100,000 changed rows against tables of 1 and 10 million rows; needs 10 GB of disk
+bench-growth: setup #: whole batches of 100,000 changed rows against tables of 1 and 10 million rows; needs 10 GB of disk
 	@$(PYTHON) -m benchmarks.growth $(ARGS)
 
-bench-plan: setup ## the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
+bench-plan: setup #: the planner before a million objects: time, memory, requests; and a ring of 1,000 nodes on paper
 	@$(PYTHON) -m benchmarks.plan $(ARGS)
 
-bench-refused: setup ## a batch with a million frames that cannot be used (ARGS="--table captured": of a known table): seconds, bytes of the seal; fails above 60 s or 1 MB
+bench-refused: setup #: a batch with a million frames that cannot be used (ARGS="--table captured": of a known table): seconds, bytes of the seal; fails above 60 s or 1 MB
 	@$(PYTHON) -m benchmarks.refused $(ARGS)
 
-bench-page: setup ## the page over 100,000 ledger entries: how long each view takes, the first time and again
+bench-page: setup #: the page over 100,000 ledger entries: how long each view takes, the first time and again
 	@$(PYTHON) -m benchmarks.page $(ARGS)
 
-bench-paint: setup ## the same in a browser, within a running Airflow: from asking for a view to its first paint; needs Chromium
+bench-paint: setup #: the same in a browser, within a running Airflow: from asking for a view to its first paint; needs Chromium
 	@$(PYTHON) -m tools.chromium
 	@$(PYTHON) -m benchmarks.paint $(ARGS)
 
-bench-upload: setup ## segments sent by the shipper's stores and by these stores' own libraries: MB/s side by side
+bench-upload: setup #: segments sent by the shipper's stores and by these stores' own libraries: MB/s side by side
 	@$(PYTHON) -m tools.gcs_server
 	@$(PYTHON) -m tools.s3_server
 	@$(PYTHON) -m benchmarks.upload $(ARGS)
 
-bench-freshness: setup ## from a write on a real node to the object that holds it: p50 and p95, with the tail and without; some minutes
+bench-freshness: setup #: from a write on a real node to the object that holds it: p50 and p95, with the tail and without; some minutes
 	@$(PYTHON) -m benchmarks.freshness $(ARGS)
 
-bench-schedule: setup ## Airflow at its default schedule: from a write in CQL to Kafka, p50 and p95, and what a run with nothing to do costs; 20 min
+bench-schedule: setup #: Airflow at its default schedule: from a write in CQL to Kafka, p50 and p95, and what a run with nothing to do costs; 20 min
 	@$(PYTHON) -m benchmarks.schedule $(ARGS)
 
-bench-publish: setup ## events a second to Kafka, by our publishers and by Spark's own Kafka sink, side by side
+bench-publish: setup #: events a second to Kafka, by our publishers and by Spark's own Kafka sink, side by side
 	@$(PYTHON) -m benchmarks.publish $(ARGS)
 
-bench-archive: setup ## what packing the archive saves and costs, by level of Zstandard, on a real node's segments
+bench-archive: setup #: what packing the archive saves and costs, by level of Zstandard, on a real node's segments
 	@$(PYTHON) -m benchmarks.archive $(ARGS)
+
+# --- development ----------------------------------------------------------------------------------------------------
 
 record: setup ## boot a three-node Cassandra ring, run the workload, write the recording anew
 	@$(PYTHON) -m proof.recording.record

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.cassandra.types.typed import kind_of, typed_values
 from tests.events.test_round_trips import IN_ARROW
+from tests.examples import examples
 from writetime.cassandra.types.types import CqlType
 from writetime.errors import DecodeError
 from writetime.events.arrow import arrow_type, from_arrow_value, to_arrow_value
@@ -60,7 +61,7 @@ def test_values_in_json(kind: str, held: Any, expected: Any) -> None:
     assert json.loads(encode(shown(kind_of(kind), held, JsonForm()))) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 def test_json_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     """But for zero-length values, which are what the warehouse made of them, and for maps with numbers of any size as keys."""
@@ -72,7 +73,7 @@ def test_json_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     assert json.dumps(shown(kind, held, JsonForm()), sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 def test_avro_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     text, value = typed
@@ -86,7 +87,7 @@ def test_avro_is_as_the_table_of_types_says(typed: tuple[str, Any]) -> None:
     assert repr(datum) == repr(expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False), st.sampled_from(["precise", "double"]))
 def test_other_numbers_fit_their_schema(typed: tuple[str, Any], numbers: Any) -> None:
     text, value = typed

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jobs.sinks.kafka import clashes
+from tests.examples import examples
 from writetime.errors import SchemaError
 from writetime.events.naming import (
     MAX_TOPIC,
@@ -80,7 +81,7 @@ def test_names(name: str, avro: str, column: str, topic: str) -> None:
 
 
 @HOUSES
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(NAMES)
 @example("_x_xfc_")
 @example("_xffffff_")
@@ -91,7 +92,7 @@ def test_reversible_and_valid(to: To, name: str) -> None:
 
 
 @HOUSES
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(NAMES)
 def test_what_stands_for_a_name_stands_for_no_other(to: To, name: str) -> None:
     """Injective from the other side: whatever can be read is what is written."""

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.types.typed import NATIVE_VALUES, exact, kind_of, shown, typed_values
+from tests.examples import examples
 from writetime.cassandra.types.types import EMPTY, NATIVE, CqlType
 from writetime.errors import DecodeError
 from writetime.events.arrow import arrow_type, from_arrow_value, plain_values, to_arrow_value
@@ -23,7 +24,7 @@ from writetime.events.avro import avro_type, from_avro_value, to_avro_value, wit
 from writetime.events.json import from_json_value, to_json_value
 from writetime.events.type_mapping import LOSSLESS, TABLE, Options
 
-SETTINGS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+SETTINGS = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 IN_ARROW = {"timestamp": st.integers(-((2**63 - 1) // 1000), (2**63 - 1) // 1000)}
 KEPT_BY_ARROW = frozenset(name for name, row in TABLE.items() if row.empty.startswith('""'))
 KEPT_BY_AVRO = frozenset(name for name, row in TABLE.items() if row.empty == '""')
@@ -83,7 +84,7 @@ def test_json(typed: tuple[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NATIVE_VALUES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_each_native_type(name: str, data: st.DataObject) -> None:
     kind = NATIVE[name]

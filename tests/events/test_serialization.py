@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from tests.cassandra.types.typed import kind_of, typed_values
 from tests.events.test_envelope import ABOUT, BOUNDS, CHANGE, CHANGES, kinds
 from tests.events.test_round_trips import IN_ARROW
+from tests.examples import examples
 from writetime.cassandra.types.types import CqlType
 from writetime.events.arrow import arrow_type, to_arrow_value
 from writetime.events.avro import without_calendar
@@ -82,7 +83,7 @@ def check(value: Any, schema: Mapping[str, Any]) -> None:
         assert type(value) is {"string": str, "int32": int, "int64": int, "boolean": bool}[kind], (value, schema)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 @pytest.mark.parametrize("numbers", ["string", "precise", "double"])
 @pytest.mark.parametrize("cells", [False, True])
@@ -101,7 +102,7 @@ def test_json_with_its_schema(numbers: Any, cells: bool, typed: tuple[str, Any])
     assert codec.key(None) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(typed_values(limits=IN_ARROW, empty_keys=False))
 @pytest.mark.parametrize("cells", [False, True])
 def test_avro_comes_back(cells: bool, typed: tuple[str, Any]) -> None:

@@ -36,6 +36,7 @@ from tests.cassandra.commitlog.examples import (
 from tests.cassandra.commitlog.test_encode import deletions, rows, updates
 from tests.cassandra.commitlog.test_mutation import CLUSTERINGS, DELETION_TIMES, REAL, ROWS, WRONG
 from tests.cassandra.schema.examples import change, column_row, create_table, deleted_row, dropped_row
+from tests.examples import examples
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.files import mapped
 from writetime.cassandra.commitlog.mutation import decode_mutation
@@ -325,7 +326,7 @@ def test_flipped_bytes(body: bytes) -> None:
 # --- what hypothesis finds -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.lists(updates(), min_size=1, max_size=3), max_size=4), st.sampled_from([6, 7, 8]), st.integers(1, 600))
 def test_any_updates(found: list[list[PartitionUpdate]], version: int, chunk_bytes: int) -> None:
     bodies = [encode_mutation(Mutation(tuple(item)), SCHEMA) for item in found]
@@ -335,7 +336,7 @@ def test_any_updates(found: list[list[PartitionUpdate]], version: int, chunk_byt
 damage = st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=9)), min_size=1, max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(updates(), st.lists(damage, min_size=1, max_size=6), st.sampled_from([7, 8]))
 def test_any_damage(update: PartitionUpdate, damages: list[list[tuple[int, bytes]]], version: int) -> None:
     body = encode_mutation(Mutation((update,)), SCHEMA)
@@ -349,7 +350,7 @@ def test_any_damage(update: PartitionUpdate, damages: list[list[tuple[int, bytes
     both(bodies, version=version)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from([STATICS_TABLE, RANGES_TABLE, WIDE_TABLE]))
 def test_any_bytes(contents: list[bytes], table: Table) -> None:
     """Behind a head that leads into rows."""
@@ -389,7 +390,7 @@ def any_mutations(draw: st.DrawFn) -> tuple[Schema, Mutation]:
     return Schema(tables={table.id: table, TTL_TABLE.id: TTL_TABLE}), Mutation((update,))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(any_mutations())
 def test_any_table(given_: tuple[Schema, Mutation]) -> None:
     schema, mutation = given_
@@ -397,7 +398,7 @@ def test_any_table(given_: tuple[Schema, Mutation]) -> None:
     assert unflatten(chunk)[0][1] == mutation
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(updates(), max_size=4))
 def test_flatten_and_back(found: list[PartitionUpdate]) -> None:
     pairs = [(i, Mutation((update, update))) for i, update in enumerate(found)]

@@ -23,6 +23,7 @@ from tests.cassandra.merge.join_oracle import (
     updates,
     updates_of,
 )
+from tests.examples import examples
 from writetime.cassandra.commitlog.mutation_json import learn
 from writetime.cassandra.commitlog.segment import scan
 from writetime.cassandra.merge import row_codec
@@ -71,7 +72,7 @@ def join(batch: Any, engine: Any, **options: Any) -> Joined:
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(batches(), SINCES, st.sampled_from([{}, {"a": 2, "m": 1}]), st.sampled_from(["4.0", "3.11"]))
 def test_both_engines_join_alike(batch: Any, since: int | None, dropped: dict[str, int], policy: Policy) -> None:
     found = (as_lists(join(batch, engine, now=101, since=since, dropped=dropped, policy=policy)) for engine in ("python", "numba"))

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.commitlog.examples import RANGES_TABLE, SCHEMA, insert, small_segment
+from tests.examples import examples
 from writetime.cassandra.commitlog import segment
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
 from writetime.cassandra.commitlog.segment import peek
@@ -37,7 +38,7 @@ def both(buf: bytes, length: int | None = None) -> tuple[object, object]:
 changes = st.lists(st.tuples(st.integers(20, 800), st.binary(min_size=1, max_size=12)), max_size=5)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(changes, st.integers(20, len(SEGMENT)), st.integers(20, len(SEGMENT)))
 def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: int, length: int) -> None:
     damaged = bytearray(SEGMENT)
@@ -47,7 +48,7 @@ def test_both_walks_agree_on_any_damage(changes: list[tuple[int, bytes]], size: 
     assert in_python == in_machine_code
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 239), unique=True, min_size=60, max_size=240), st.integers(-2, 12), st.integers(0, 400))
 def test_both_walks_agree_on_very_many_damaged_places(broken: list[int], where: int, cut: int) -> None:
     """On both sides of the number up to which each is listed, with torn tails and without."""
@@ -59,14 +60,14 @@ def test_both_walks_agree_on_very_many_damaged_places(broken: list[int], where: 
     assert in_python == in_machine_code
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=300))
 def test_both_walks_agree_on_any_bytes(content: bytes) -> None:
     in_python, in_machine_code = both(SEGMENT[:28] + content)
     assert in_python == in_machine_code
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 700), st.integers(0, 700))
 def test_both_walks_agree_on_moved_pieces(source: int, target: int) -> None:
     """Valid pieces in wrong places: markers and frames whose CRCs hold but not there."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from writetime.cassandra.schema.node_metadata import Truncation
 from writetime.pipeline.truncations import (
     SAME_TRUNCATE_MS,
@@ -171,7 +172,7 @@ def test_only_the_last_truncate_counts_in_whatever_order_they_become_known() -> 
     assert both.at == AT + 900
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.randoms(use_true_random=False), st.integers(2, 4), st.integers(1, 3), st.booleans())
 def test_whatever_records_are_lost_no_row_is_and_none_comes_back(rng: random.Random, nodes: int, number: int, old_writetimes: bool) -> None:
     """A ring played in which notes get lost: what is called gone is gone, what is called kept stays. Only writes with old

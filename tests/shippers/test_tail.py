@@ -25,6 +25,7 @@ from shippers.agent import Agent, Mode
 from shippers.status import status, status_table
 from shippers.tail import Tail
 from shippers.upload import Outcome
+from tests.examples import examples
 from tests.shippers.conftest import NODE, FakeLink, Folder, ref
 from tests.shippers.faults import Died, Faults, FaultyStore, Harm
 from writetime.cassandra.commitlog.encode import encode_segment
@@ -168,7 +169,7 @@ STEP = st.tuples(st.integers(1, 40), st.booleans(), st.sampled_from(["", "lost",
 MADE = encode_segment(7, 7, BODIES, per_section=1)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEP, min_size=1, max_size=5), st.integers(110, 900))
 def test_parts_together_are_what_was_synced_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, str]], most: int
@@ -311,7 +312,7 @@ def _note(*numbers: object) -> bytes:
     return json.dumps({"store": "STORE", "reached": {f"cdc_parts/{NODE.path}/CommitLog-7-7": [*numbers, "INODE"]}}).encode()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(note=st.none() | NOTES)
 @example(note=b'{"store": "STORE", "reached": {"cdc_parts/ring/dc1/host-1/CommitLog-7-7": [1e999, 5, 5]}}')
 @example(note=b"[" * 100_000)

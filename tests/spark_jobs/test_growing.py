@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from proof.decoder import packed
 from spark_jobs.stages.scan import Routes
 from tests.cassandra.commitlog.packed import COMPRESSORS, repack
+from tests.examples import examples
 from tests.spark_jobs.examples import ORDERS, SCHEMA, insert
 from tests.spark_jobs.growing import NOW, Batches, ends, laid, put_part
 from tests.spark_jobs.synthetic import CLUSTER as RING_CLUSTER
@@ -116,7 +117,7 @@ def test_part_by_part_it_is_the_same(kind: str | None, tmp_path: Path, monkeypat
     assert len(expected) > 20
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, len(BODIES)), max_size=4), packing=st.sampled_from(["", *COMPRESSORS]))
 def test_wherever_it_is_cut(cuts: set[int], packing: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     data = repack(WHOLE, packing) if packing else WHOLE

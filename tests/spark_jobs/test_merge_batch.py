@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_jobs.stages import merge_batch, merge_stream
 from spark_jobs.state import shards
 from spark_jobs.state.shards import upsert
+from tests.examples import examples
 from tests.spark_jobs.examples import COUNTS, NOW, ORDERS, THEN, cells, delete, folded, frame, insert, of_kind, payloads
 from writetime.cassandra.model import (
     Bound,
@@ -77,7 +78,7 @@ def told(found: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
     return dict(events), sorted(payloads(found, "record")), {name: count for name, count in account.items() if count}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_two_batches(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("state")

@@ -32,6 +32,7 @@ from spark_jobs.stages.scan import (
 from tests.cassandra.commitlog.packed import COMPRESSORS, repack
 from tests.cassandra.commitlog.test_system_mutations import later, unknown_table
 from tests.cassandra.schema.examples import create_table
+from tests.examples import examples
 from tests.spark_jobs import every_frame
 from tests.spark_jobs.examples import COUNTS, KEYS_ONLY, ORDERS, SCHEMA, insert, schema_of, table
 from writetime.cassandra.commitlog.encode import encode_mutation, encode_segment
@@ -309,7 +310,7 @@ BODIES = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_and_any_duplication(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     segments = data.draw(st.lists(st.lists(st.sampled_from(BODIES), max_size=12), min_size=1, max_size=5))

@@ -19,6 +19,7 @@ from lance.dataset import DatasetOptimizer
 
 from spark_jobs.state import shards
 from spark_jobs.state.shards import Record, Shard, Written, cleanup, upsert
+from tests.examples import examples
 from writetime.errors import BatchError, LeaseLost
 from writetime.storage import open_store
 from writetime.storage.lease import notes
@@ -194,7 +195,7 @@ KEYS = st.binary(max_size=3)
 
 
 @pytest.mark.parametrize("searched", [0, shards.SEARCHED])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(KEYS, st.sampled_from([b"", b"one", b"two"]), max_size=8), min_size=1, max_size=6), st.data())
 def test_a_shard_is_a_sorted_dictionary(
     tmp_path_factory: pytest.TempPathFactory,

@@ -16,6 +16,7 @@ from spark_jobs.stages.typed_columns import EventColumns
 from spark_jobs.stages.typed_events import EventPlan, TypedEvents, typed
 from tests.cassandra.types.typed import TYPES, kind_of, typed_values, values_of
 from tests.events.test_round_trips import IN_ARROW
+from tests.examples import examples
 from tests.spark_jobs.examples import (
     COUNTS,
     EVERYTHING,
@@ -198,7 +199,7 @@ def same(of: Table, rows: list[dict[str, Any]], schema: Schema, **options: Any) 
     fast.validate(full=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_as_the_twin_has_it(data: st.DataObject) -> None:
     of = data.draw(tables())

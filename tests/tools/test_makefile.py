@@ -18,19 +18,60 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     return subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout
 
 
-def targets() -> list[str]:
-    (line,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return line.split()
+def listed(*command: str) -> list[str]:
+    """What a list names, by `make`, `make prove` or `make bench`."""
+    return re.findall(r"^  make (?:\w+ NAME=)?(\S+) +\S", run(*command), re.MULTILINE)
+
+
+def phony() -> list[str]:
+    first, *_ = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return first.split()
+
+
+OLD = {
+    **{name: f"prove NAME={name}" for name in ("ring", "fuzz", "fuzz-java", "kill-shipper", "kill-batch", "pressure", "orders")},
+    "test-decoder": "prove NAME=decoder",
+    "bootstrap-proof": "prove NAME=bootstrap",
+    "test-airflow": "prove NAME=airflow",
+    **{
+        f"bench-{name}": f"bench NAME={name}"
+        for name in (
+            *("decode", "batch", "state", "growth", "plan", "refused", "page", "paint"),
+            *("upload", "freshness", "schedule", "publish", "archive"),
+        )
+    },
+}
+"""Targets of 0.1.0 that are not listed any more, and what they are called now."""
 
 
 def test_help_is_the_default_and_lists_every_target() -> None:
-    listed = re.findall(r"^  make (\S+) +\S", run("make"), re.MULTILINE)
-    assert listed == targets()
+    assert listed("make") == phony()
+    assert len(phony()) <= 18
 
 
-@pytest.mark.parametrize("target", targets())
+def test_proofs_and_benchmarks_are_listed_by_name() -> None:
+    proofs, benches = listed("make", "prove"), listed("make", "bench")
+    assert {f"prove NAME={name}" for name in proofs} | {f"bench NAME={name}" for name in benches} == set(OLD.values())
+
+
+@pytest.mark.parametrize("target", phony())
 def test_every_target_has_commands_that_make_understands(target: str) -> None:
     assert run("make", "--dry-run", target)
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_old_targets_run_what_the_new_ones_run_with_their_variables(old: str) -> None:
+    variables = ["SEED=4711", "OPS=12", "KILLS=3", "CASES=5", "ROWS=9", "ORDERS=2", "ARGS=--json"]
+    (command,) = [line for line in run("make", "--dry-run", old, *variables).splitlines() if "--json" in line]
+    assert command in run("make", "--dry-run", *OLD[old].split(), *variables).splitlines()
+
+
+@pytest.mark.parametrize("command", ["prove", "bench"])
+def test_an_unknown_name_fails_and_lists_the_names(command: str) -> None:
+    done = subprocess.run(["make", command, "NAME=nothing"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no nothing" in done.stderr
+    assert f"make {command} NAME=" in done.stdout
 
 
 def test_jars_and_libraries_survive_clean() -> None:

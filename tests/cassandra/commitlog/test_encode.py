@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.commitlog.examples import RANGES_TABLE, SCHEMA, STATICS_TABLE, TTL_TABLE, WIDE_TABLE
+from tests.examples import examples
 from writetime.cassandra.commitlog.encode import clustering_order, encode_mutation, encode_segment, encode_update
 from writetime.cassandra.commitlog.mutation import INVALID_DELETION_TIME, decode_mutation, decode_update
 from writetime.cassandra.commitlog.segment import scan
@@ -97,7 +98,7 @@ def updates(draw: st.DrawFn) -> PartitionUpdate:
     return PartitionUpdate(STATICS_TABLE.id, draw(st.binary(max_size=9)), deletion, static, tuple(found), tuple(tombstones))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(updates())
 def test_updates_come_back(update: PartitionUpdate) -> None:
     raw = encode_update(update, STATICS_TABLE)
@@ -105,7 +106,7 @@ def test_updates_come_back(update: PartitionUpdate) -> None:
     assert encode_update(decode_update(raw, STATICS_TABLE), STATICS_TABLE) == raw
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(updates(), min_size=1, max_size=3))
 def test_mutations_come_back_through_a_segment(found: list[PartitionUpdate]) -> None:
     mutation = Mutation(tuple(found))

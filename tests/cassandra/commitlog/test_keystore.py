@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from writetime.cassandra.commitlog.encryption import jceks, pkcs12
 from writetime.cassandra.commitlog.encryption.keystore import Keystore
 from writetime.errors import ConfigError
@@ -240,7 +241,7 @@ def test_an_absurd_number_of_iterations_is_refused() -> None:
         pkcs12._iterations(0x7FFFFFFF)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_for_a_serialised_object(content: bytes) -> None:
     reader = jceks._Reader(b"\xac\xed\x00\x05" + content)

@@ -19,6 +19,7 @@ from tests.cassandra.merge.join_oracle import (
     update,
 )
 from tests.cassandra.merge.streaming import Store, clustering_of, run
+from tests.examples import examples
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import ClusteringOrder
 from writetime.cassandra.merge.partition_fold import Event, Head, Item, Settings
@@ -88,7 +89,7 @@ def tie_free(batch: list[Write]) -> list[Write]:
     return list({write.ts: write for write in batch}.values())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(writes(), st.booleans()), max_size=9), st.lists(st.tuples(writes(), st.booleans()), max_size=9))
 def test_rows_come_and_go_as_a_list_of_tombstones_says(first: list[tuple[Write, bool]], second: list[tuple[Write, bool]]) -> None:
     store, before = Store(), list[Write]()

@@ -37,6 +37,7 @@ from tests.cassandra.merge.streaming import (
     run,
     visible,
 )
+from tests.examples import examples
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.clustering import Clustering, ClusteringOrder
 from writetime.cassandra.merge.liveness import VisibleRow, visible_rows
@@ -68,7 +69,7 @@ BARE_ORDER = ClusteringOrder(WITHOUT_STATICS, {})
 COUNTER_ORDER = ClusteringOrder(COUNTERS, {})
 SECOND = 1_000_000
 Shown = dict[Clustering | None, VisibleRow]
-often = settings(max_examples=60, deadline=None)
+often = settings(max_examples=examples(60), deadline=None)
 history_of_updates = st.lists(updates, max_size=6)
 
 

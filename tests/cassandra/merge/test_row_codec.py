@@ -20,6 +20,7 @@ from tests.cassandra.merge.join_oracle import (
     static_rows,
     timestamps,
 )
+from tests.examples import examples
 from writetime.cassandra.merge import row_codec
 from writetime.cassandra.merge.counters import Shard, ShardKind, encode_context
 from writetime.cassandra.merge.liveness import by_column, visible
@@ -214,7 +215,7 @@ def outcome(merge: Any) -> Any:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(counter_rows, counter_rows, actives)
 def test_counters_good_odd_and_damaged(engine: Engine, a: Row, b: Row, active: DeletionTime | None) -> None:
     expected = outcome(lambda: as_flat(merge_rows(a, b, active=active, counter=True)))

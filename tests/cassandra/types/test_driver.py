@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.types.typed import NATIVE_VALUES, exact
+from tests.examples import examples
 from writetime.cassandra.types.marshal import NATIVE_CLASSES, class_type
 from writetime.cassandra.types.types import (
     EMPTY,
@@ -102,7 +103,7 @@ def test_all_but_two_types_are_compared() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VALUES))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_simple_types(name: str, data: st.DataObject) -> None:
     value = data.draw(VALUES[name])

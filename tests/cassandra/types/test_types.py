@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cassandra.types.typed import NATIVE_VALUES, kind_of, typed_values
+from tests.examples import examples
 from writetime.cassandra.model import Cell
 from writetime.cassandra.schema.model import UserType
 from writetime.cassandra.types.byte_comparable import encoder
@@ -321,7 +322,7 @@ def test_every_native_type_is_tried() -> None:
     assert NATIVE.keys() == NATIVE_VALUES.keys() | {"counter"}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(typed_values(), st.binary(max_size=40))
 def test_any_bytes_are_a_value_or_an_error_of_ours(typed: tuple[str, Any], raw: bytes) -> None:
     kind = kind_of(typed[0])
@@ -396,7 +397,7 @@ def test_equal_in_order_though_not_in_bytes() -> None:
     assert pair.sort_key(pair.encode((1, None))) == pair.sort_key(pair.encode((1, None))[:8])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data(), st.sampled_from(["tinyint", "int", "bigint", "varint", "decimal", "double", "float", "date", "boolean"]))
 def test_numbers_order_as_numbers(data: st.DataObject, name: str) -> None:
     a, b = data.draw(NATIVE_VALUES[name]), data.draw(NATIVE_VALUES[name])

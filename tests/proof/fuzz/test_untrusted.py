@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.storage.memory import MemoryStore
 from writetime import untrusted
 from writetime.cassandra.schema.history import TRACKED, SchemaLearner
@@ -88,7 +89,7 @@ def _rows(table: Any) -> st.SearchStrategy[dict[str, Any]]:
 _TRACKED = {table.name: table for table in SCHEMA_TABLES.values() if table.name in TRACKED}
 SNAPSHOT = documents(st.fixed_dictionaries({}, optional={name: st.lists(_rows(table), max_size=3) for name, table in _TRACKED.items()}))
 
-often = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+often = settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
 
 
 def _expect_storable(store: MemoryStore) -> None:
