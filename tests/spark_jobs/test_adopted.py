@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tarfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from spark_jobs import publish
 from spark_jobs.sinks.iceberg import Warehouse
 from spark_jobs.sinks.kafka import _OWNER_KEY, Position, read_progress
-from tests.spark_jobs.synthetic import CLUSTER, Ring, insert
+from tests.spark_jobs.synthetic import CLUSTER, Ring, delete_partition, folded, insert, update
 from tests.spark_jobs.test_kafka import consume
+from tools import ROOT
 from writetime.config.pipeline import KafkaConfig, PipelineConfig
 from writetime.events.envelope import progress_topic
+from writetime.pipeline.archiver import archive
 from writetime.pipeline.planner import read_manifest
 from writetime.pipeline.publish_progress import Published, read_published
 from writetime.storage import layout
@@ -70,3 +75,45 @@ def test_what_the_version_before_made_is_adopted(tmp_path: Path, kafka_broker: s
     held = held.refresh()
     assert json.loads(held.properties["writetime.pipeline"])["cluster"] == CLUSTER
     assert held.metadata.snapshots[-1].summary["writetime.batch-id"] == str(made)  # type: ignore[index]
+
+
+RECORDED = ROOT / "tests" / "recordings" / "version-0.1.0" / "pipeline.tar.xz"
+PLACE = Path("/tmp/writetime-0.1.0")
+"""Iceberg metadata of the recording names this folder."""
+
+
+@pytest.fixture
+def recorded() -> Iterator[Ring]:
+    """The pipeline that 0.1.0 left, with this version's configuration; two nodes that go on with their third segments."""
+    shutil.rmtree(PLACE, ignore_errors=True)
+    ring = Ring.create(PLACE)
+    with tarfile.open(RECORDED) as archive:
+        archive.extractall(PLACE.parent, filter="data")
+    for host in ("a", "b"):
+        ring.join(host).segment = 3
+    yield ring
+    shutil.rmtree(PLACE)
+
+
+def test_bucket_state_and_warehouse_that_0_1_0_wrote_are_taken_over(recorded: Ring) -> None:
+    rows: dict[tuple[int, int], dict[str, int]] = {
+        (1, 1): {"note": 3, "name": 1, "amount": 8},
+        (2, 1): {"name": 5},
+        (3, 1): {"name": 6},
+        (4, 1): {"name": 9},
+    }
+    assert recorded.current() == rows == folded(recorded.events())
+    archive(recorded.store, CLUSTER, 2)
+    recorded.write(update(1, 1, 210, name=11))
+    # A late copy of what batch 2 had from one node is not told again.
+    recorded.write(insert(4, 1, 112, name=9), "b")
+    recorded.write(delete_partition(3, 211))
+    recorded.finish_and_ship(220)
+    sealed = recorded.run(recorded.plan(300))
+    assert (sealed.number, sealed.events) == (3, 2)
+    (changed,) = [event for event in recorded.events(3) if event["op"] == "u"]
+    assert (changed["before"]["amount"], changed["before"]["name"], changed["after"]["name"]) == (8, 1, 11)
+    del rows[3, 1]
+    rows[1, 1] = {"note": 3, "name": 11, "amount": 8}
+    assert recorded.current() == rows == folded(recorded.events())
+    assert read_manifest(recorded.store, CLUSTER, 3).base == 2
